@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
 
-use arrow_array::{Array, UInt32Array};
+use arrow_array::{Array, RecordBatch, UInt32Array};
 use arrow_select::take::take_record_batch;
 use serde_json::{Value, json};
 
@@ -375,6 +375,54 @@ fn documents_are_compared_by_id() {
     let documents = &found["documents"];
     let only = ["only_in_first", "only_in_second"].map(|key| count(documents, key));
     assert_eq!((only, count(documents, "other_fate") <= 3), ([3, 3], true), "{found}");
+}
+
+#[test]
+fn a_document_that_moved_to_another_file_is_the_same_document() {
+    let workspace = workspace();
+    let documents = corpus("a", &[192, 30, 128, 160]);
+    let rows =
+        |rows: &[u32]| take_record_batch(&documents, &UInt32Array::from(rows.to_vec())).unwrap();
+    let write = |name: &str, rows: &RecordBatch| {
+        write_parquet(&workspace.path(&format!("input/{name}.parquet")), rows, 2);
+    };
+    write("a", &documents);
+    workspace.run(&pipeline());
+    write("a", &rows(&[0, 1]));
+    write("c", &rows(&[3, 2]));
+    workspace.run(&other(&pipeline()));
+    let found = difference(&workspace, 5);
+    let counts = |found: &Value| {
+        ["moved", "only_in_first", "only_in_second", "matched_by_id", "matched_by_row"]
+            .map(|key| count(&found["documents"], key))
+    };
+    assert_eq!(counts(&found), [2, 0, 0, 6, 0], "{found}");
+    assert_eq!(found["documents"]["same"], 6, "{found}");
+    let text = workspace.longsift(&["diff", "out.run", "other.run"]).expect(5).stdout;
+    assert!(
+        text.contains("documents (matched by id)\n  6 unchanged\n  2 in another file"),
+        "{text}"
+    );
+    // With fewer kept samples, a moved document is listed with both places.
+    workspace.run(&other(&pipeline().filter("keep_fraction: 0.01")));
+    let text = workspace.longsift(&["diff", "out.run", "other.run"]).expect(5).stdout;
+    assert!(text.contains(" (now c.parquet, row "), "{text}");
+    // An id that occurs twice in one of the runs is looked up within its file only.
+    write("b", &rows(&[2]));
+    workspace.run(&other(&pipeline()));
+    let found = difference(&workspace, 5);
+    assert_eq!(counts(&found), [1, 3, 2, 3, 0], "{found}");
+}
+
+#[test]
+fn documents_without_ids_are_compared_by_file_and_row() {
+    let workspace = workspace();
+    let without_ids =
+        Pipeline { input: pipeline().input.replace("id_column: id, ", ""), ..pipeline() };
+    workspace.run(&without_ids);
+    workspace.run(&other(&without_ids.filter("keep_fraction: 0.01")));
+    let text = workspace.longsift(&["diff", "out.run", "other.run"]).expect(5).stdout;
+    assert!(text.contains("documents (matched by file and row)"), "{text}");
 }
 
 #[test]

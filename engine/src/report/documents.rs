@@ -1,7 +1,8 @@
 //! Outcomes of documents in runs, and their comparison between two runs.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 
 use arrow_array::cast::AsArray;
@@ -31,6 +32,12 @@ pub struct DocumentChanges {
     pub other_score: u64,
     pub only_in_first: u64,
     pub only_in_second: u64,
+    /// Documents that both runs have, in different files; they are also counted above.
+    pub moved: u64,
+    /// Pairs with the same id.
+    pub matched_by_id: u64,
+    /// Pairs with the same file and row, because a document has no id or its id is not unique.
+    pub matched_by_row: u64,
     /// First changed documents, in input order.
     pub listed: Vec<DocumentChange>,
 }
@@ -43,6 +50,15 @@ pub struct DocumentChange {
     pub first: Option<DocumentOutcome>,
     /// Outcome in the second run; null if it has no such document.
     pub second: Option<DocumentOutcome>,
+    /// Location in the second run, if the document is in another file there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub moved_to: Option<MovedTo>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct MovedTo {
+    pub file: String,
+    pub row: i64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -53,14 +69,21 @@ pub struct DocumentOutcome {
     pub kept: u64,
     /// Highest score of a sample; null if no sample has a score.
     pub score: Option<f64>,
-    /// Bits of the raw statistics and scores of all windows, for comparison.
+    /// Digest of the raw statistics and scores of all windows, for comparison.
     #[serde(skip)]
-    figures: Vec<u64>,
+    figures: u64,
+    /// Like `figures`, of the statistics that both runs have for all their windows.
+    #[serde(skip)]
+    common_figures: u64,
+    /// Digest of `samples`.
+    #[serde(skip)]
+    decisions: u64,
+    /// Decisions for the samples; empty for a document that is compared across files.
     #[serde(skip)]
     samples: Vec<SampleDecision>,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Hash, PartialEq)]
 struct SampleDecision {
     /// `None` if the sample is a whole document.
     window: Option<i32>,
@@ -76,14 +99,16 @@ impl DocumentChanges {
         self.other_fate + self.other_score + self.only_in_first + self.only_in_second == 0
     }
 
+    /// Counts a document and keeps the change if it is among the first `limit`.
     fn add(&mut self, change: DocumentChange, limit: usize) {
+        self.moved += u64::from(change.moved_to.is_some());
         match (&change.first, &change.second) {
             (Some(first), Some(second)) if first == second => {
                 self.same += 1;
                 return;
             }
             (Some(first), Some(second))
-                if (&first.fate, &first.samples) != (&second.fate, &second.samples) =>
+                if (&first.fate, first.decisions) != (&second.fate, second.decisions) =>
             {
                 self.other_fate += 1;
             }
@@ -94,6 +119,22 @@ impl DocumentChanges {
         if self.listed.len() < limit {
             self.listed.push(change);
         }
+    }
+
+    /// Adds the documents that were compared after all files, and sorts the listed ones by input order.
+    fn append(&mut self, later: Self, limit: usize) {
+        self.same += later.same;
+        self.other_fate += later.other_fate;
+        self.other_score += later.other_score;
+        self.only_in_first += later.only_in_first;
+        self.only_in_second += later.only_in_second;
+        self.moved += later.moved;
+        self.matched_by_id += later.matched_by_id;
+        self.matched_by_row += later.matched_by_row;
+        self.listed.extend(later.listed);
+        // Per file, documents of the first run precede those that only the second run has.
+        self.listed.sort_by(|one, other| one.order().cmp(&other.order()));
+        self.listed.truncate(limit);
     }
 }
 
@@ -145,56 +186,174 @@ impl FileOutcomes {
         }
     }
 
-    /// Returns the rows of documents that another run of the file may have too: its rows of the same ids, and the
-    /// same rows where one of the two has no id.
-    fn places_in(&self, other: &Self) -> HashMap<i64, i64> {
-        let same = |(id, row): (&String, &i64)| Some((*row, *other.rows_by_id.get(id)?));
-        let mut places: HashMap<i64, i64> = self.rows_by_id.iter().filter_map(same).collect();
-        let taken: HashSet<i64> = places.values().copied().collect();
-        let [own, others] = [self, other]
-            .map(|file| -> HashSet<i64> { file.rows_by_id.values().copied().collect() });
-        for row in self.by_row.keys().filter(|row| !taken.contains(row)) {
-            if !(own.contains(row) && others.contains(row)) {
-                places.entry(*row).or_insert(*row);
-            }
-        }
-        places
+    /// Returns the documents in the order of their rows, each with its id if it has one.
+    fn into_documents(self) -> impl Iterator<Item = (i64, Option<String>, DocumentOutcome)> {
+        let ids = self.rows_by_id.into_iter().map(|(id, row)| (row, id));
+        let mut ids: HashMap<i64, String> = ids.collect();
+        self.by_row.into_iter().map(move |(row, outcome)| (row, ids.remove(&row), outcome))
     }
 }
 
-/// Compares documents file by file, by id, or by row where the input has no ids. Memory: the documents of one input
-/// file.
+/// Document that the other run does not have in the same file.
+struct UnmatchedDocument<'a> {
+    file: &'a str,
+    row: i64,
+    id: Option<String>,
+    outcome: DocumentOutcome,
+}
+
+impl<'a> UnmatchedDocument<'a> {
+    /// Shortens an outcome for the comparison across files, which may have other statistics.
+    fn new(file: &'a str, (row, id, mut outcome): (i64, Option<String>, DocumentOutcome)) -> Self {
+        outcome.figures = outcome.common_figures;
+        outcome.samples = Vec::new();
+        Self { file, row, id, outcome }
+    }
+}
+
+/// Compares documents by id, in the same file or in any other, and by file and row where the input has no ids or an id is
+/// not unique. Memory: the documents of one input file, and those that are not in the same file of both runs.
 pub(super) fn compare(
     a: RunWithManifest<'_>,
     b: RunWithManifest<'_>,
     listed: usize,
 ) -> Result<DocumentChanges> {
-    let (a, b) = (Records::new(a)?, Records::new(b)?);
+    let runs = [Records::new(a)?, Records::new(b)?];
     let mut changes = DocumentChanges::default();
-    let files: BTreeSet<&str> = a.units.keys().chain(b.units.keys()).copied().collect();
-    // Output files are in the order of the units, which are sorted by input file name.
-    for file in files {
-        // Statistics that only one run has are differences of settings, not of documents.
-        let measured = [statistics(&a, file)?, statistics(&b, file)?];
-        let [of_a, of_b] = &measured;
-        let both: Vec<&str> = match (of_a, of_b) {
-            (Some(one), Some(other)) => one.intersection(other).map(String::as_str).collect(),
-            _ => Vec::new(),
-        };
-        let of_a = outcomes_of_file(&a, file, &both)?;
-        let mut of_b = outcomes_of_file(&b, file, &both)?;
-        let places = of_a.places_in(&of_b);
-        for (row, first) in of_a.by_row {
-            let second = places.get(&row).and_then(|row| of_b.by_row.remove(row));
-            let file = file.to_owned();
-            changes.add(DocumentChange { file, row, first: Some(first), second }, listed);
-        }
-        for (row, second) in of_b.by_row {
-            let file = file.to_owned();
-            changes.add(DocumentChange { file, row, first: None, second: Some(second) }, listed);
-        }
+    let names: BTreeSet<&str> = runs.iter().flat_map(|run| run.units.keys()).copied().collect();
+    let mut files: BTreeMap<&str, [Option<BTreeSet<String>>; 2]> = BTreeMap::new();
+    for file in names {
+        files.insert(file, [statistics(&runs[0], file)?, statistics(&runs[1], file)?]);
     }
+    let common = intersection(files.values().flatten().flatten());
+    let mut unmatched = [Vec::new(), Vec::new()];
+    // Output files are in the order of the units, which are sorted by input file name.
+    for (file, measured) in &files {
+        // Statistics that only one run has are differences of settings, not of documents.
+        let both = intersection(measured.iter().flatten());
+        let first = outcomes_of_file(&runs[0], file, &both, &common)?;
+        let mut second = outcomes_of_file(&runs[1], file, &both, &common)?;
+        let rows_with_ids: BTreeSet<i64> = second.rows_by_id.values().copied().collect();
+        for (row, id, outcome) in first.into_documents() {
+            let other = match &id {
+                Some(id) => second.rows_by_id.get(id).copied(),
+                None => Some(row).filter(|row| !rows_with_ids.contains(row)),
+            };
+            let Some(other) = other.and_then(|row| second.by_row.remove(&row)) else {
+                unmatched[0].push(UnmatchedDocument::new(file, (row, id, outcome)));
+                continue;
+            };
+            changes.matched_by_id += u64::from(id.is_some());
+            changes.matched_by_row += u64::from(id.is_none());
+            let (file, first, second) = ((*file).to_owned(), Some(outcome), Some(other));
+            changes.add(DocumentChange { file, row, first, second, moved_to: None }, listed);
+        }
+        let rest = second.into_documents();
+        unmatched[1].extend(rest.map(|document| UnmatchedDocument::new(file, document)));
+    }
+    changes.append(compare_unmatched(&runs, unmatched, listed)?, listed);
     Ok(changes)
+}
+
+/// Compares the documents that are not in the same file of both runs: by ids that are unique in both runs, then by file and
+/// row where one of the two has no id.
+fn compare_unmatched(
+    runs: &[Records<'_>; 2],
+    [first, second]: [Vec<UnmatchedDocument<'_>>; 2],
+    listed: usize,
+) -> Result<DocumentChanges> {
+    let mut changes = DocumentChanges::default();
+    let unique = unique_ids(runs, &first, &second)?;
+    let mut by_id: HashMap<String, usize> = HashMap::new();
+    let mut by_row: HashMap<(&str, i64), usize> = HashMap::new();
+    for (index, document) in second.iter().enumerate() {
+        by_row.insert((document.file, document.row), index);
+        by_id.extend(document.id.clone().filter(|id| unique.contains(id)).map(|id| (id, index)));
+    }
+    let mut second: Vec<Option<UnmatchedDocument<'_>>> = second.into_iter().map(Some).collect();
+    let mut partners = Vec::with_capacity(first.len());
+    for document in &first {
+        let index = document.id.as_ref().and_then(|id| by_id.get(id));
+        partners.push(index.and_then(|index| second[*index].take()));
+    }
+    changes.matched_by_id = partners.iter().flatten().count() as u64;
+    for (document, partner) in first.into_iter().zip(partners) {
+        let in_row = || {
+            let index = by_row.get(&(document.file, document.row))?;
+            let has_ids =
+                |other: &UnmatchedDocument<'_>| document.id.is_some() && other.id.is_some();
+            second[*index].take_if(|other| !has_ids(other))
+        };
+        let is_by_id = partner.is_some();
+        let partner = partner.or_else(in_row);
+        changes.matched_by_row += u64::from(!is_by_id && partner.is_some());
+        let moved = partner.as_ref().filter(|partner| partner.file != document.file);
+        let moved_to = moved.map(|to| MovedTo { file: to.file.to_owned(), row: to.row });
+        let (file, row) = (document.file.to_owned(), document.row);
+        let (first, second) = (Some(document.outcome), partner.map(|partner| partner.outcome));
+        changes.add(DocumentChange { file, row, first, second, moved_to }, listed);
+    }
+    // The documents of the second run may precede listed ones of the first.
+    let mut only_second = DocumentChanges::default();
+    for UnmatchedDocument { file, row, outcome, .. } in second.into_iter().flatten() {
+        let (file, second) = (file.to_owned(), Some(outcome));
+        let change = DocumentChange { file, row, first: None, second, moved_to: None };
+        only_second.add(change, listed);
+    }
+    changes.append(only_second, listed);
+    Ok(changes)
+}
+
+/// Returns the ids of documents in both lists that no other document of either run has.
+fn unique_ids(
+    runs: &[Records<'_>; 2],
+    first: &[UnmatchedDocument<'_>],
+    second: &[UnmatchedDocument<'_>],
+) -> Result<BTreeSet<String>> {
+    let ids = |documents: &[UnmatchedDocument<'_>]| -> BTreeSet<String> {
+        documents.iter().filter_map(|document| document.id.clone()).collect()
+    };
+    let in_both = ids(first).intersection(&ids(second)).cloned().collect::<BTreeSet<_>>();
+    if in_both.is_empty() {
+        return Ok(in_both);
+    }
+    let mut counts: HashMap<String, [u64; 2]> =
+        in_both.into_iter().map(|id| (id, [0, 0])).collect();
+    for (index, run) in runs.iter().enumerate() {
+        each_id(run, |id| {
+            if let Some(counts) = counts.get_mut(id) {
+                counts[index] += 1;
+            }
+        })?;
+    }
+    let unique = counts.into_iter().filter(|(_, counts)| *counts == [1, 1]);
+    Ok(unique.map(|(id, _)| id).collect())
+}
+
+/// Calls `each` with the id of every document of a run that is not quarantined.
+fn each_id(records: &Records<'_>, mut each: impl FnMut(&str)) -> Result<()> {
+    for record in records.units.values().flatten() {
+        if let Some(part) = &record.dropped {
+            let rows = dropped::read(&records.scores.root.join(&part.path))?;
+            rows.iter().for_each(|row| each(&row.id));
+        }
+        let mut last_row = None;
+        scores::read(&records.scores.root.join(&record.scores.path), &[], |window| {
+            if last_row.replace(window.input_row) != Some(window.input_row) {
+                each(&window.id);
+            }
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// Returns the names that all sets have; none without a set.
+fn intersection<'s>(mut sets: impl Iterator<Item = &'s BTreeSet<String>>) -> Vec<&'s str> {
+    let Some(first) = sets.next() else { return Vec::new() };
+    let others: Vec<_> = sets.collect();
+    let in_all = first.iter().filter(|name| others.iter().all(|set| set.contains(*name)));
+    in_all.map(String::as_str).collect()
 }
 
 /// Returns the outcomes of the documents of a run with one input file, by row.
@@ -206,7 +365,7 @@ pub(crate) fn document_outcomes(
     let files: BTreeSet<&str> = records.units.keys().copied().collect();
     let mut all = BTreeMap::new();
     for file in files {
-        all.append(&mut outcomes_of_file(&records, file, &[])?.by_row);
+        all.append(&mut outcomes_of_file(&records, file, &[], &[])?.by_row);
     }
     Ok(all)
 }
@@ -225,9 +384,16 @@ fn statistics(records: &Records<'_>, file: &str) -> Result<Option<BTreeSet<Strin
     Ok(all)
 }
 
-/// Returns the outcomes of the documents of a file. `compared`: statistics that are compared.
-fn outcomes_of_file(records: &Records<'_>, file: &str, compared: &[&str]) -> Result<FileOutcomes> {
+/// Returns the outcomes of the documents of a file. `compared`: statistics that are compared with the same file; `common`:
+/// those of them that are compared with any file.
+fn outcomes_of_file(
+    records: &Records<'_>,
+    file: &str,
+    compared: &[&str],
+    common: &[&str],
+) -> Result<FileOutcomes> {
     let guarded: Vec<bool> = compared.iter().map(|name| records.is_guarded(name)).collect();
+    let is_common: Vec<bool> = compared.iter().map(|name| common.contains(name)).collect();
     let Records { run: (directory, manifest), scores: of_units, units, selection, choice } =
         records;
     let mut outcomes = FileOutcomes::default();
@@ -270,16 +436,22 @@ fn outcomes_of_file(records: &Records<'_>, file: &str, compared: &[&str]) -> Res
             // Another run of the same scores with other guards may have measured some skipped windows; nothing depends
             // on them.
             let skipped = reason.as_ref().is_some_and(|reason| choice.is_early_rejection(reason));
-            let figures = window.statistics.iter().zip(&guarded);
-            fate.figures.extend(figures.map(|(figure, guarded)| match figure {
-                Some(figure) if !(skipped && *guarded) => figure.to_bits(),
-                _ => NONE,
-            }));
+            for ((figure, guarded), is_common) in
+                window.statistics.iter().zip(&guarded).zip(&is_common)
+            {
+                let bits = match figure {
+                    Some(figure) if !(skipped && *guarded) => figure.to_bits(),
+                    _ => NONE,
+                };
+                fate.add_figure(bits, *is_common);
+            }
             // A document is one sample, however many windows it has.
             if documents && std::mem::replace(&mut document, row) == row {
                 return Ok(());
             }
-            fate.samples.push(SampleDecision { window: sample, reason: reason.clone() });
+            let decision = SampleDecision { window: sample, reason: reason.clone() };
+            fate.decisions = digest(fate.decisions, &decision);
+            fate.samples.push(decision);
             if let Some(reason) = reason {
                 // A row without kept samples counts as ranked if any of its samples was ranked.
                 if fate.kept == 0 && (fate.fate.is_empty() || **reason == *NOT_SELECTED) {
@@ -289,7 +461,7 @@ fn outcomes_of_file(records: &Records<'_>, file: &str, compared: &[&str]) -> Res
                 fate.kept += 1;
                 "kept".clone_into(&mut fate.fate);
             }
-            fate.figures.push(score.map_or(NONE, f64::to_bits));
+            fate.add_figure(score.map_or(NONE, f64::to_bits), true);
             fate.score = match (fate.score, *score) {
                 (Some(before), Some(now)) => Some(before.max(now)),
                 (before, now) => before.or(now),
@@ -298,6 +470,13 @@ fn outcomes_of_file(records: &Records<'_>, file: &str, compared: &[&str]) -> Res
         })?;
     }
     Ok(outcomes)
+}
+
+/// Adds a value to the digest of a sequence.
+fn digest(before: u64, value: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (before, value).hash(&mut hasher);
+    hasher.finish()
 }
 
 /// Reads the rows of a quarantine table and their codes.
@@ -323,20 +502,24 @@ fn read_codes(path: &Path, mut each: impl FnMut(i64, &str)) -> Result<()> {
 
 impl fmt::Display for DocumentChanges {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "documents")?;
+        writeln!(f, "documents{}", self.matching())?;
         for (number, what) in [
             (self.same, "unchanged"),
             (self.other_fate, "with a different outcome"),
             (self.other_score, "with a different score"),
             (self.only_in_first, "only in the first run"),
             (self.only_in_second, "only in the second run"),
+            (self.moved, "in another file"),
         ] {
             if number > 0 {
                 writeln!(f, "  {} {what}", count(number))?;
             }
         }
         for change in &self.listed {
-            let place = format!("{}, row {}", change.file, change.row);
+            let mut place = format!("{}, row {}", change.file, change.row);
+            if let Some(to) = &change.moved_to {
+                place = format!("{place} (now {}, row {})", to.file, to.row);
+            }
             writeln!(f, "  {}", line_safe(&format!("{place}: {}", change.in_words())))?;
         }
         let changed = self.other_fate + self.other_score + self.only_in_first + self.only_in_second;
@@ -348,7 +531,28 @@ impl fmt::Display for DocumentChanges {
     }
 }
 
+impl DocumentChanges {
+    /// Describes how documents of the two runs were matched.
+    fn matching(&self) -> String {
+        match (self.matched_by_id, self.matched_by_row) {
+            (0, 0) => String::new(),
+            (_, 0) => " (matched by id)".to_owned(),
+            (0, _) => " (matched by file and row)".to_owned(),
+            (ids, rows) => format!(
+                " ({} matched by id, {} by file and row: no id, or one that is not unique)",
+                count(ids),
+                count(rows)
+            ),
+        }
+    }
+}
+
 impl DocumentChange {
+    /// Position in the list of changes.
+    fn order(&self) -> (&str, bool, i64) {
+        (&self.file, self.first.is_none(), self.row)
+    }
+
     fn in_words(&self) -> String {
         let show = |fate: &Option<DocumentOutcome>| {
             fate.as_ref().map_or("missing".to_owned(), DocumentOutcome::in_words)
@@ -373,6 +577,13 @@ impl DocumentChange {
 }
 
 impl DocumentOutcome {
+    fn add_figure(&mut self, bits: u64, is_common: bool) {
+        self.figures = digest(self.figures, &bits);
+        if is_common {
+            self.common_figures = digest(self.common_figures, &bits);
+        }
+    }
+
     pub(crate) fn in_words(&self) -> String {
         let windows = if self.windows > 1 && self.kept > 0 {
             format!(" {} of {}", self.kept, self.windows)
