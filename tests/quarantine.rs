@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow_array::builder::{Int64Builder, ListBuilder};
-use arrow_array::{ArrayRef, RecordBatch};
+use arrow_array::{Array, ArrayRef, Date64Array, RecordBatch, TimestampSecondArray};
 use serde_json::json;
 
 use crate::support::tables::{
@@ -95,6 +95,44 @@ fn messages(table: &RecordBatch) -> String {
         .map(|((row, stage), (code, message))| format!("{row} {stage} {code}: {message}"))
         .collect::<Vec<String>>()
         .join("\n")
+}
+
+#[test]
+fn times_that_the_output_cannot_hold_are_quarantined() {
+    let workspace = Workspace::new();
+    Tiny::new().write(&workspace.path("model"));
+    let documents: Vec<Vec<u32>> = (0..6).map(|seed| document(seed, 64)).collect();
+    let day = 86_400_000;
+    let seconds = vec![Some(1), Some(i64::MAX), None, Some(-1), Some(i64::MIN), Some(9)];
+    let seen: ArrayRef = Arc::new(TimestampSecondArray::from(seconds));
+    let born: ArrayRef =
+        Arc::new(Date64Array::from(vec![day, 0, 1, -day, 7 * day, (1 << 31) * day]));
+    let ids = strings((0..6).map(|row| row.to_string()));
+    let input =
+        table(&[("id", ids), ("seen", seen), ("born", born), ("tokens", token_lists(&documents))]);
+    write_parquet(&workspace.path("input/a.parquet"), &input, 4);
+    let pipeline = Pipeline::tokens("model", 64)
+        .input("max_quarantined_fraction: 0.7")
+        .filter("keep_fraction: 1");
+    let summary = workspace.run(&pipeline);
+    assert_eq!((count(&summary, "quarantined"), count(&summary, "kept")), (4, 2));
+    let quarantine = read_parquet(&workspace.path("out.run/quarantine"));
+    let expected = [
+        "1 input time_out_of_range: column `seen`: 9223372036854775807 s does not fit in milliseconds",
+        "2 input time_out_of_range: column `born`: 1 ms is not a date in days",
+        "4 input time_out_of_range: column `seen`: -9223372036854775808 s does not fit in milliseconds",
+        "5 input time_out_of_range: column `born`: 185542587187200000 ms is not a date in days",
+    ];
+    assert_eq!(messages(&quarantine), expected.join("\n"));
+    // Other values of a bad row are kept.
+    let born = quarantine.column_by_name("born").unwrap();
+    assert!(born.is_valid(0) && born.is_null(1));
+    let data = read_parquet(&workspace.path("out/data"));
+    assert_eq!(texts(&data, "id"), ["0", "3"]);
+    assert_eq!(data.column_by_name("seen").unwrap().null_count(), 0);
+    workspace.write("pipeline.yaml", pipeline.input("on_bad_row: fail").to_string());
+    let stderr = workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(3).stderr;
+    assert!(stderr.contains("9223372036854775807 s does not fit"), "{stderr}");
 }
 
 fn texts_workspace() -> Workspace {

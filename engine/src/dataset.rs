@@ -28,6 +28,7 @@ pub(crate) mod table_format;
 mod tests;
 pub(crate) mod text;
 pub(crate) mod thrift;
+pub(crate) mod times;
 pub(crate) mod types;
 pub(crate) mod unify;
 pub mod units;

@@ -255,6 +255,7 @@ impl Writer<'_> {
             return Ok(());
         }
         let batches = rows::read_rows(&self.plan.dataset, unit, &rows, BATCH_ROWS)?;
+        let batches = batches.refusing_bad_rows();
         std::thread::scope(|scope| {
             // Reads the next batch while this one is written; the channel has no capacity, so that at most two are in memory.
             let (sender, read) = sync_channel(0);

@@ -1,5 +1,6 @@
 //! Reads rows of an unchanged file: projected columns, bounded batches, and errors with their location.
 
+use std::collections::BTreeMap;
 use std::iter::Flatten;
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use super::input_file::InputFile;
 use super::partitions;
 use super::problem::DataProblem;
 use super::source::OpenFile;
-use super::text;
+use super::{text, times};
 use crate::base::diagnostic::Diagnostic;
 use crate::storage::error::ErrorKind;
 use crate::storage::range_file::Stamp;
@@ -59,6 +60,8 @@ pub(super) struct Batches {
 struct RequestedColumn {
     source: ColumnSource,
     data_type: DataType,
+    /// Whether its times are written as another type.
+    is_converted: bool,
     name: String,
 }
 
@@ -117,6 +120,7 @@ impl Batches {
         let column = |(index, data_type): &(usize, DataType)| RequestedColumn {
             source: source_of(file.positions[*index]),
             data_type: data_type.clone(),
+            is_converted: times::is_converted(data_type),
             name: dataset.schema.field(*index).name().clone(),
         };
         Ok(Self {
@@ -160,16 +164,29 @@ impl Batches {
             return Err(self.failure("it has more rows than planned".into()));
         }
         let mut columns = Vec::with_capacity(self.columns.len());
-        for RequestedColumn { source, data_type, name } in &self.columns {
+        for RequestedColumn { source, data_type, is_converted, name } in &self.columns {
             let array = match source {
                 ColumnSource::File(index) => Arc::clone(batch.column(*index)),
                 ColumnSource::Partition(value) => {
                     partitions::constant(value.as_deref(), rows.len())
                 }
             };
-            match text::to_text(&array, data_type) {
-                Ok((array, not_utf8)) => {
+            let converted = text::to_text(&array, data_type);
+            let converted = converted.and_then(|(array, not_utf8)| {
+                let (array, lost) = if *is_converted {
+                    times::without_lost(array)?
+                } else {
+                    (array, BTreeMap::new())
+                };
+                Ok((array, not_utf8, lost))
+            });
+            match converted {
+                Ok((array, not_utf8, lost)) => {
                     columns.push(array);
+                    bad.extend(lost.into_iter().map(|(row, value)| {
+                        let message = format!("column `{name}`: {value}");
+                        (row, RowError::new("time_out_of_range", message))
+                    }));
                     let message = format!("column `{name}` contains invalid UTF-8");
                     let problem = RowError::new("invalid_utf8", message);
                     bad.extend(not_utf8.into_iter().map(|row| (row, problem.clone())));

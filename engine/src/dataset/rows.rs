@@ -128,6 +128,8 @@ pub struct RowBatches<'a> {
     /// Reader of the current piece, and its columns.
     current: Option<(Batches, Vec<usize>)>,
     limit: usize,
+    /// Whether a row that cannot be scored is an error.
+    refuses_bad_rows: bool,
 }
 
 impl Iterator for RowBatches<'_> {
@@ -144,6 +146,13 @@ impl Iterator for RowBatches<'_> {
 }
 
 impl<'a> RowBatches<'a> {
+    /// Makes rows that cannot be scored an error, instead of setting their faulty values to null.
+    #[must_use]
+    pub fn refusing_bad_rows(mut self) -> Self {
+        self.refuses_bad_rows = true;
+        self
+    }
+
     fn new(
         dataset: &'a Dataset,
         unit: &WorkUnit,
@@ -153,13 +162,23 @@ impl<'a> RowBatches<'a> {
     ) -> Self {
         pieces.retain(|piece| !piece.rows.is_empty());
         pieces.reverse();
-        Self { dataset, file: unit.file, schema, pieces, current: None, limit: batch_rows.max(1) }
+        let limit = batch_rows.max(1);
+        let (file, current) = (unit.file, None);
+        Self { dataset, file, schema, pieces, current, limit, refuses_bad_rows: false }
     }
 
     fn read(&mut self) -> Result<Option<(Vec<u64>, RecordBatch)>, ReadError> {
         loop {
             if let Some((batches, columns)) = &mut self.current {
                 if let Some(batch) = batches.next().transpose()? {
+                    if let (true, Some((position, problem))) =
+                        (self.refuses_bad_rows, batch.bad.first())
+                    {
+                        let file = &self.dataset.files[self.file].path;
+                        let hint = "run again with `--fresh`: the row is then quarantined when it is scored";
+                        let problem = DataProblem::data(&problem.message).in_file(file);
+                        return Err(problem.at_row(batch.rows[*position]).with_hint(hint).into());
+                    }
                     let columns = columns.clone();
                     let whole = self.batch(&columns, batch.columns, &batch.rows)?;
                     return Ok(Some((batch.rows, whole)));

@@ -335,10 +335,9 @@ pub(super) fn list_item(data_type: &DataType) -> Option<&FieldRef> {
 /// Converts an array to type `to`, which may differ in width, view, dictionary encoding, names and nullability. Free if
 /// the types are equal.
 ///
-/// Instants that milliseconds cannot hold, beyond the year 292,000,000, become null.
-///
 /// # Errors
-/// A value that does not fit the type: a null in a non-nullable type, more than 2 GiB of `string`.
+/// A value that does not fit the type: a null in a non-nullable type, more than 2 GiB of `string`, an instant in seconds that
+/// milliseconds cannot hold.
 pub(super) fn conform(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
     if array.data_type() == to {
         return Ok(Arc::clone(array));
@@ -380,9 +379,9 @@ pub(super) fn conform(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, Arrow
                 *sorted,
             )?)
         }
-        (from, _) => {
-            let safe = matches!(from, DataType::Timestamp(TimeUnit::Second, _));
-            cast_with_options(array, to, &CastOptions { safe, ..CastOptions::default() })?
+        _ => {
+            let options = CastOptions { safe: false, ..CastOptions::default() };
+            cast_with_options(array, to, &options)?
         }
     })
 }
@@ -441,8 +440,9 @@ mod tests {
         };
         let seconds: ArrayRef = Arc::new(TimestampSecondArray::from(vec![1, i64::MAX]));
         let stored = storage_type(seconds.data_type());
-        let expected = TimestampMillisecondArray::from(vec![Some(1000), None]);
-        assert_eq!(conform(&seconds, &stored).unwrap().as_ref(), &expected);
+        let expected = TimestampMillisecondArray::from(vec![1000]);
+        assert_eq!(conform(&seconds.slice(0, 1), &stored).unwrap().as_ref(), &expected);
+        assert!(conform(&seconds, &stored).is_err(), "nothing is converted with loss");
         let days: ArrayRef = Arc::new(Date64Array::from(vec![86_400_000]));
         let stored = storage_type(days.data_type());
         assert_eq!(conform(&days, &stored).unwrap().as_ref(), &Date32Array::from(vec![1]));

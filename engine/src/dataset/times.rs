@@ -1,0 +1,172 @@
+//! Times that the output cannot hold without loss: Parquet has neither times in seconds nor `date64`, which are written as
+//! milliseconds and as days.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Date64Type, Time32SecondType, TimestampSecondType};
+use arrow_array::{
+    Array, ArrayRef, ArrowPrimitiveType, BooleanArray, GenericListViewArray, OffsetSizeTrait,
+    PrimitiveArray,
+};
+use arrow_schema::{ArrowError, DataType, TimeUnit};
+use arrow_select::nullif::nullif;
+
+/// Milliseconds of a day.
+const DAY: i64 = 86_400_000;
+
+/// Values that cannot be written, in words, by row.
+type LostValues = BTreeMap<usize, String>;
+
+/// Whether times of this type are written as another type.
+pub(super) fn is_converted(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Timestamp(TimeUnit::Second, _)
+        | DataType::Time32(TimeUnit::Second)
+        | DataType::Date64 => true,
+        DataType::Struct(fields) => fields.iter().any(|field| is_converted(field.data_type())),
+        DataType::Map(entries, _) => is_converted(entries.data_type()),
+        other => super::types::list_item(other).is_some_and(|item| is_converted(item.data_type())),
+    }
+}
+
+/// Sets the rows to null whose times cannot be written. Returns the first such value of each row, in words.
+pub(super) fn without_lost(array: ArrayRef) -> Result<(ArrayRef, LostValues), ArrowError> {
+    let lost = lost_values(array.as_ref());
+    if lost.is_empty() {
+        return Ok((array, lost));
+    }
+    let is_lost: BooleanArray = (0..array.len()).map(|row| Some(lost.contains_key(&row))).collect();
+    Ok((nullif(array.as_ref(), &is_lost)?, lost))
+}
+
+fn lost_values(array: &dyn Array) -> LostValues {
+    let mut lost = match array.data_type() {
+        DataType::Timestamp(TimeUnit::Second, _) => {
+            of_numbers(array.as_primitive::<TimestampSecondType>(), |seconds| {
+                let fits = seconds.checked_mul(1000).is_some();
+                (!fits).then(|| format!("{seconds} s does not fit in milliseconds"))
+            })
+        }
+        DataType::Time32(TimeUnit::Second) => {
+            of_numbers(array.as_primitive::<Time32SecondType>(), |seconds| {
+                let fits = seconds.checked_mul(1000).is_some();
+                (!fits).then(|| format!("{seconds} s does not fit in milliseconds"))
+            })
+        }
+        DataType::Date64 => of_numbers(array.as_primitive::<Date64Type>(), |milliseconds| {
+            let fits = milliseconds % DAY == 0 && i32::try_from(milliseconds / DAY).is_ok();
+            (!fits).then(|| format!("{milliseconds} ms is not a date in days"))
+        }),
+        DataType::Struct(_) => {
+            let mut lost = LostValues::new();
+            for column in array.as_struct().columns() {
+                for (row, value) in lost_values(column.as_ref()) {
+                    lost.entry(row).or_insert(value);
+                }
+            }
+            lost
+        }
+        DataType::Map(..) => {
+            let map = array.as_map();
+            of_items(map.entries(), map.value_offsets())
+        }
+        DataType::List(_) => {
+            let list = array.as_list::<i32>();
+            of_items(list.values().as_ref(), list.value_offsets())
+        }
+        DataType::LargeList(_) => {
+            let list = array.as_list::<i64>();
+            of_items(list.values().as_ref(), list.value_offsets())
+        }
+        DataType::ListView(_) => of_views(array.as_list_view::<i32>()),
+        DataType::LargeListView(_) => of_views(array.as_list_view::<i64>()),
+        DataType::FixedSizeList(_, size) => {
+            let offsets: Vec<i64> =
+                (0..=array.len() as i64).map(|row| row * i64::from(*size)).collect();
+            of_items(array.as_fixed_size_list().values().as_ref(), &offsets)
+        }
+        _ => return LostValues::new(),
+    };
+    lost.retain(|row, _| array.is_valid(*row));
+    lost
+}
+
+/// Returns the values for which `problem` returns one.
+fn of_numbers<T: ArrowPrimitiveType>(
+    array: &PrimitiveArray<T>,
+    problem: impl Fn(T::Native) -> Option<String>,
+) -> LostValues
+where
+    T::Native: Display,
+{
+    let values = array.values().iter().enumerate();
+    values.filter_map(|(row, value)| Some((row, problem(*value)?))).collect()
+}
+
+/// Returns the first lost item of each row, given the offsets of the rows' items.
+fn of_items<O: OffsetSizeTrait>(items: &dyn Array, offsets: &[O]) -> LostValues {
+    let lost = lost_values(items);
+    if lost.is_empty() {
+        return lost;
+    }
+    let rows = offsets.windows(2).enumerate();
+    let first = |(row, range): (usize, &[O])| {
+        let (_, value) = lost.range(range[0].as_usize()..range[1].as_usize()).next()?;
+        Some((row, value.clone()))
+    };
+    rows.filter_map(first).collect()
+}
+
+fn of_views<O: OffsetSizeTrait>(list: &GenericListViewArray<O>) -> LostValues {
+    let lost = lost_values(list.values().as_ref());
+    let first = |row: usize| {
+        let start = list.value_offsets()[row].as_usize();
+        let end = start + list.value_sizes()[row].as_usize();
+        let (_, value) = lost.range(start..end).next()?;
+        Some((row, value.clone()))
+    };
+    (0..list.len()).filter_map(first).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow_array::{
+        Date64Array, ListArray, StructArray, Time32SecondArray, TimestampSecondArray,
+    };
+    use arrow_buffer::OffsetBuffer;
+    use arrow_schema::Field;
+
+    use super::*;
+
+    fn lost_rows(array: ArrayRef) -> Vec<usize> {
+        assert!(is_converted(array.data_type()));
+        let (rest, lost) = without_lost(Arc::clone(&array)).unwrap();
+        let rows: Vec<usize> = lost.into_keys().collect();
+        assert!(rows.iter().all(|row| rest.is_null(*row)));
+        assert_eq!(rest.null_count(), array.null_count() + rows.len());
+        rows
+    }
+
+    #[test]
+    fn times_that_fit_no_written_type_are_found_at_any_depth() {
+        let seconds =
+            vec![Some(0), None, Some(i64::MAX), Some(-1), Some(i64::MIN), Some(i64::MAX / 1000)];
+        let seconds: ArrayRef = Arc::new(TimestampSecondArray::from(seconds));
+        assert_eq!(lost_rows(Arc::clone(&seconds)), [2, 4]);
+        let days =
+            [0, -DAY, 1, DAY + 1, i64::from(i32::MAX) * DAY, (i64::from(i32::MAX) + 1) * DAY];
+        assert_eq!(lost_rows(Arc::new(Date64Array::from(days.to_vec()))), [2, 3, 5]);
+        assert_eq!(lost_rows(Arc::new(Time32SecondArray::from(vec![86_399, i32::MAX]))), [1]);
+        let field = Arc::new(Field::new("time", seconds.data_type().clone(), true));
+        let structs: ArrayRef = Arc::new(StructArray::from(vec![(field, Arc::clone(&seconds))]));
+        assert_eq!(lost_rows(Arc::clone(&structs)), [2, 4]);
+        let item = Arc::new(Field::new("item", structs.data_type().clone(), true));
+        let offsets = OffsetBuffer::new(vec![0, 2, 4, 4, 6].into());
+        assert_eq!(lost_rows(Arc::new(ListArray::new(item, offsets, structs, None))), [1, 3]);
+        assert!(!is_converted(&DataType::Timestamp(TimeUnit::Millisecond, None)));
+    }
+}
