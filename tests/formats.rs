@@ -358,6 +358,41 @@ fn an_end_token_that_the_tokenizer_lacks_is_a_warning() {
 }
 
 #[test]
+fn an_edited_card_stays_and_the_new_one_is_written_next_to_it() {
+    let workspace = workspace();
+    run(&workspace, "card: true", HALF);
+    let [path, next] = ["out/README.md", "out/README.longsift.md"].map(|name| workspace.path(name));
+    let edited = fs::read_to_string(&path).unwrap().replace("# test", "# Letters of the valley");
+    fs::write(&path, &edited).unwrap();
+    let again = |filter: &str| {
+        workspace.write("pipeline.yaml", pipeline("card: true", filter));
+        workspace.longsift(&["run", "pipeline.yaml", "-q"]).success()
+    };
+    for filter in [HALF, "keep_fraction: 0.25"] {
+        let answer = again(filter);
+        assert_eq!(fs::read_to_string(&path).unwrap(), edited, "{filter}");
+        let card = fs::read_to_string(&next).unwrap();
+        let kept = format!("| kept | {} |", answer.summary()["rows_kept"]);
+        assert!(card.contains("# test") && card.contains(&kept), "{card}");
+        let warning = "README.md` was edited after longsift wrote it";
+        assert!(answer.stderr.contains(warning), "{}", answer.stderr);
+        assert!(answer.stderr.contains("the new card is `out/README.longsift.md`"));
+        workspace.longsift(&["verify", "out.run"]).success();
+        assert_eq!(again(filter).summary()["status"], "nothing_to_do");
+    }
+    // Both are edited: nothing may be replaced, and nothing is scored.
+    fs::write(&next, "# test").unwrap();
+    workspace.write("pipeline.yaml", pipeline("card: true", HALF));
+    let stderr = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2).stderr;
+    assert!(stderr.contains("README.longsift.md` was not written by longsift"), "{stderr}");
+    fs::remove_file(&next).unwrap();
+    fs::remove_file(&path).unwrap();
+    let answer = again(HALF);
+    assert!(path.exists() && !next.exists(), "{}", answer.stderr);
+    assert!(!answer.stderr.contains("edited"), "{}", answer.stderr);
+}
+
+#[test]
 fn a_dataset_card_follows_its_selection_and_never_replaces_a_foreign_one() {
     let workspace = workspace();
     let summary = run(&workspace, "card: true", HALF);
@@ -380,8 +415,10 @@ fn a_dataset_card_follows_its_selection_and_never_replaces_a_foreign_one() {
     assert_eq!(fs::read_to_string(again.path("out/README.md")).unwrap(), card);
     run(&workspace, "card: true", "keep_fraction: 0.25");
     assert_ne!(fs::read_to_string(&path).unwrap(), card);
-    fs::write(&path, format!("{card} ")).unwrap();
+    let now = fs::read_to_string(&path).unwrap();
+    fs::write(&path, format!("{now} ")).unwrap();
     workspace.longsift(&["verify", "out.run"]).expect(3);
+    fs::write(&path, now).unwrap();
     run(&workspace, "", HALF);
     assert!(!path.exists(), "the card of another selection");
     fs::write(&path, "my own words").unwrap();

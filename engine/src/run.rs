@@ -37,7 +37,7 @@ use crate::run_directory::units::Part;
 use crate::score::{reopen, tolerance};
 use crate::select::{self};
 use crate::write::commit::{self};
-use finished::{data_files, refuse_foreign_card, refuse_foreign_data, refuse_unreadable_input};
+use finished::{card_name, data_files, refuse_foreign_data, refuse_unreadable_input};
 
 pub use finished::finished;
 
@@ -192,7 +192,7 @@ impl Run<'_> {
         let plan = self.plan;
         self.ours = data_files(self.directory, options.fresh)?;
         refuse_foreign_data(self.directory, &self.ours, options.fresh)?;
-        refuse_foreign_card(plan)?;
+        card_name(plan)?;
         refuse_unreadable_input(plan)?;
         // An increment without new files has nothing to filter. Any other input without rows is processed as usual.
         if plan.units.is_empty() && !plan.input_before.is_empty() && self.ours.is_empty() {

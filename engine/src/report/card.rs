@@ -4,18 +4,59 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use crate::base::text::count;
+use crate::base::text::{count, sha256_hex};
 use crate::plan::Plan;
 use crate::run_directory::summary::Summary;
 use crate::spec::pipeline::{OutputFormat, Samples};
 
 pub const NAME: &str = "README.md";
 
-/// Mark of a card that longsift wrote; a file without it is never replaced.
-pub const MARK: &str = "<!-- Written by longsift. Remove this line to keep the file as it is. -->";
+/// File name of the card next to one that a user has edited.
+pub const NAME_NEXT_TO_EDITED: &str = "README.longsift.md";
+
+/// Start of the line that marks a card, before the digest of the other lines.
+const MARK: &str = "<!-- Written by longsift, digest ";
+/// End of the line that marks a card.
+const MARK_END: &str =
+    ". A file that you edit is kept: the next card is then README.longsift.md. -->";
+
+/// Origin of the text in a card's place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CardOrigin {
+    /// longsift wrote it, and it is unchanged.
+    Own,
+    /// longsift wrote it, and somebody changed it.
+    Edited,
+    /// It has no mark of longsift.
+    Foreign,
+}
+
+impl CardOrigin {
+    pub fn from_text(text: &str) -> Self {
+        let Some((before, marked)) = text.split_once(MARK) else { return Self::Foreign };
+        match marked.split_once(MARK_END) {
+            Some((digest, after)) if digest == content_digest(before, after) => Self::Own,
+            _ => Self::Edited,
+        }
+    }
+}
+
+/// Returns the digest of the text around the mark of a card.
+fn content_digest(before: &str, after: &str) -> String {
+    let mut digest = sha256_hex(format!("{before}{after}").as_bytes());
+    digest.truncate(16);
+    digest
+}
 
 /// Returns the card of a selection: contents, origin and settings. Equal selections have equal cards.
 pub fn card(plan: &Plan, summary: &Summary) -> String {
+    let (before, after) = (header(plan, summary), content(plan, summary));
+    let digest = content_digest(&before, &after);
+    format!("{before}{MARK}{digest}{MARK_END}{after}")
+}
+
+/// Returns the header that the hub reads.
+fn header(plan: &Plan, summary: &Summary) -> String {
     let pipeline = &plan.spec.pipeline;
     let (output, name) = (&pipeline.output, json!(pipeline.name));
     let mut card = format!("---\npretty_name: {name}\n");
@@ -30,8 +71,15 @@ pub fn card(plan: &Plan, summary: &Summary) -> String {
     let size = size_category(summary.kept);
     let _ = writeln!(
         card,
-        "size_categories:\n- {size}\ntask_categories:\n- text-generation\ntags:\n- long-context\n- longsift\n---\n\n{MARK}\n"
+        "size_categories:\n- {size}\ntask_categories:\n- text-generation\ntags:\n- long-context\n- longsift\n---\n\n"
     );
+    card
+}
+
+/// Returns the text for people.
+fn content(plan: &Plan, summary: &Summary) -> String {
+    let pipeline = &plan.spec.pipeline;
+    let (output, mut card) = (&pipeline.output, "\n\n".to_owned());
     let sample = match output.samples {
         Samples::Windows => "windows of documents",
         Samples::Documents => "documents",
@@ -106,6 +154,26 @@ fn size_category(rows: u64) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_edited_card_is_recognised_wherever_it_was_edited() {
+        let (before, after) = ("---\nname\n---\n\n", "\n\n# Name\n");
+        let digest = content_digest(before, after);
+        let card = format!("{before}{MARK}{digest}{MARK_END}{after}");
+        assert_eq!(CardOrigin::from_text(&card), CardOrigin::Own);
+        for edited in [
+            format!("{card} "),
+            card.replace("name", "title"),
+            card.replace(&digest, "0123456789abcdef"),
+            card.replace("the next card", "another card"),
+            card.replace("# Name", "# Name\n\nMy words."),
+            format!("{card}{card}"),
+        ] {
+            assert_eq!(CardOrigin::from_text(&edited), CardOrigin::Edited, "{edited}");
+        }
+        assert_eq!(CardOrigin::from_text("my own words"), CardOrigin::Foreign);
+        assert_eq!(CardOrigin::from_text(""), CardOrigin::Foreign);
+    }
 
     #[test]
     fn size_categories_are_those_of_the_hub() {

@@ -5,12 +5,16 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use super::finished::{is_own_card, refuse_foreign_data, selection_fingerprint};
+use super::finished::{
+    card_name, card_origin, edited_card_warning, refuse_edited_card, refuse_foreign_data,
+    selection_fingerprint,
+};
 use super::record;
 use crate::base::error::Result;
 use crate::base::text;
+use crate::report::card::{self, CardOrigin};
+use crate::report::checked;
 use crate::report::overview::{Overview, ReportSources};
-use crate::report::{card, checked};
 use crate::run::{Run, RunOutcome};
 use crate::run_directory::events;
 use crate::run_directory::hold::RunLock;
@@ -72,10 +76,10 @@ impl Run<'_> {
             let made = || self.report(&folders.records, &manifest, &summary, &selection, &tables);
             manifest.report = self.progress.timed("report", made)?;
         }
-        if plan.spec.pipeline.output.card {
-            let path = folders.records.join(card::NAME);
-            let text = card::card(plan, &summary);
-            manifest.card = Some(directory.write_text(&path, card::NAME, &text)?);
+        let card_name = card_name(plan)?;
+        if let Some(name) = card_name {
+            let (path, text) = (folders.records.join(name), card::card(plan, &summary));
+            manifest.card = Some(directory.write_text(&path, name, &text)?);
         }
         if let Some(borrowed) = &self.borrowed {
             borrowed.check()?;
@@ -91,7 +95,8 @@ impl Run<'_> {
             summary: &summary,
             run_lock,
         })?;
-        let warnings = [selection.warnings, found.warnings].concat();
+        let mut warnings = [selection.warnings, found.warnings].concat();
+        warnings.extend(card_name.and_then(|name| edited_card_warning(plan, name)));
         Ok(RunOutcome { labels, warnings, ..RunOutcome::new(summary) })
     }
 
@@ -204,8 +209,10 @@ impl Run<'_> {
         let mut superseded = Vec::new();
         if let Some(before) = before {
             superseded.extend(before.data.iter().map(|part| directory.data().join(&part.path)));
-            if is_own_card(directory)? {
-                superseded.extend(before.card.iter().map(|part| directory.output.join(&part.path)));
+            if let Some(part) = &before.card
+                && card_origin(directory, &part.path)? == Some(CardOrigin::Own)
+            {
+                superseded.push(directory.output.join(&part.path));
             }
             let parts = before.dropped.iter().chain(&before.selection);
             let parts = parts.chain(&before.quarantined_files).chain(&before.report);
@@ -224,6 +231,7 @@ impl Run<'_> {
         intent.remove(directory, superseded.into_iter());
         // Another program may have written to the output since the run began.
         refuse_foreign_data(directory, &self.ours, replaces_all)?;
+        refuse_edited_card(directory, &manifest)?;
         if self.is_intent_damaged {
             directory.remove_intent()?;
         }

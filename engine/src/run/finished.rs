@@ -11,7 +11,7 @@ use crate::base::text;
 use crate::plan::Plan;
 use crate::plan::explain::CompletedWork;
 use crate::plan::identity::{Digests, WholeModelDigests, identity};
-use crate::report::card;
+use crate::report::card::{self, CardOrigin};
 use crate::run_directory::facts::Identity;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::Manifest;
@@ -77,7 +77,7 @@ pub fn done(plan: &Plan) -> Result<CompletedWork> {
     if plan.options.shard.is_none() {
         commit::read_intent(&plan.directory)?;
         refuse_foreign_data(&plan.directory, &data_files(&plan.directory, false)?, false)?;
-        refuse_foreign_card(plan)?;
+        card_name(plan)?;
         refuse_unreadable_input(plan)?;
     }
     let before = PipelineLock::read(&directory.lock_file())?;
@@ -133,19 +133,61 @@ pub(super) fn data_files(directory: &RunDirectory, fresh: bool) -> Result<Vec<Pa
     Ok(Manifest::read(directory)?.map_or(Vec::new(), |manifest| manifest.data))
 }
 
-/// Refuses to replace a `README.md` in the output that longsift did not write.
-pub(super) fn refuse_foreign_card(plan: &Plan) -> Result<()> {
+/// Returns the file name of the dataset card: `README.md`, unless a user has edited that file; `None` without a card.
+///
+/// # Errors
+/// The file would replace one that longsift did not write.
+pub(super) fn card_name(plan: &Plan) -> Result<Option<&'static str>> {
     if !plan.spec.pipeline.output.card {
-        return Ok(());
+        return Ok(None);
     }
-    let path = plan.directory.output.join(card::NAME);
-    let is_free = plan.directory.output_text(card::NAME)?.is_none();
-    if is_free || is_own_card(&plan.directory)? {
-        return Ok(());
+    let mut name = card::NAME;
+    let mut origin = card_origin(&plan.directory, name)?;
+    if origin == Some(CardOrigin::Edited) {
+        name = card::NAME_NEXT_TO_EDITED;
+        origin = card_origin(&plan.directory, name)?;
     }
-    let message = format!("`{}` was not written by longsift", path.display());
+    let what = match origin {
+        None | Some(CardOrigin::Own) => return Ok(Some(name)),
+        Some(CardOrigin::Edited) => "was edited after longsift wrote it",
+        Some(CardOrigin::Foreign) => "was not written by longsift",
+    };
+    let message = format!("`{}` {what}", plan.directory.output.join(name).display());
     let hint = "move it away, or remove `output.card`";
     Err(plan.spec.error("output.card", message).hint(hint).into())
+}
+
+/// Warns about a card that is not `README.md`, because a user has edited that file.
+pub(super) fn edited_card_warning(plan: &Plan, name: &str) -> Option<Diagnostic> {
+    if name == card::NAME {
+        return None;
+    }
+    let output = &plan.directory.output;
+    let [edited, new] = [card::NAME, name].map(|name| output.join(name).display().to_string());
+    let message = format!(
+        "`{edited}` was edited after longsift wrote it, so it stays, and the new card is `{new}`"
+    );
+    let hint = format!(
+        "move your text to another file and delete `{edited}` to get the card there again, or remove `output.card`"
+    );
+    Some(plan.spec.warning("output.card", message).hint(hint))
+}
+
+/// Refuses to replace a card that somebody has edited since the run chose its name.
+pub(super) fn refuse_edited_card(directory: &RunDirectory, manifest: &Manifest) -> Result<()> {
+    let Some(part) = &manifest.card else { return Ok(()) };
+    if matches!(card_origin(directory, &part.path)?, None | Some(CardOrigin::Own)) {
+        return Ok(());
+    }
+    let path = directory.output.join(&part.path);
+    let message = format!("`{}` was changed while the run wrote its output", path.display());
+    let hint = "run again: the scores are kept";
+    Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into())
+}
+
+/// Returns the origin of a file of the output; `None` if it is missing.
+pub(super) fn card_origin(directory: &RunDirectory, name: &str) -> Result<Option<CardOrigin>> {
+    Ok(directory.output_text(name)?.map(|text| CardOrigin::from_text(&text)))
 }
 
 /// Refuses an input without a readable file.
@@ -159,11 +201,6 @@ pub(super) fn refuse_unreadable_input(plan: &Plan) -> Result<()> {
     Err(Diagnostic::error(Blame::Data, message)
         .hint("replace these files, or remove them from the input")
         .into())
-}
-
-/// Whether the output has a dataset card with the mark of longsift.
-pub(super) fn is_own_card(directory: &RunDirectory) -> Result<bool> {
-    Ok(directory.output_text(card::NAME)?.is_some_and(|text| text.contains(card::MARK)))
 }
 
 /// Refuses files in `data/` that no run of this directory wrote: they would be mixed with the output. A file that was changed

@@ -34,7 +34,8 @@ use crate::storage::marked::Mark;
 use crate::storage::{files, store};
 
 /// Names of the records that runs stage or write.
-pub(super) const RECORDS: [&str; 13] = [
+pub(super) const RECORDS: [&str; 14] = [
+    "README.longsift.md",
     "README.md",
     "_SUCCESS",
     "calibration.json",
@@ -177,7 +178,7 @@ impl RunDirectory {
         names.extend([self.selection(), self.staging(), self.written(), self.fresh().root]);
         names.extend([self.events_by_process(), self.missing()]);
         // The dataset card is staged here and moved to the output.
-        let records = RECORDS.iter().filter(|name| **name != "README.md");
+        let records = RECORDS.iter().filter(|name| !name.ends_with(".md"));
         names.extend(records.map(|name| self.root.join(name)));
         names
     }
