@@ -120,6 +120,39 @@ fn an_output_that_cannot_be_written_is_exit_4_with_a_hint() {
     not(longsift_mounts),
     ignore = "needs `unshare` and user namespaces, to mount a file system"
 )]
+fn a_folder_that_is_not_writable_is_found_before_scoring() {
+    let scenario = Scenario::first_run();
+    let workspace = Workspace::copy_of(&scenario.before);
+    let script = "
+        mkdir -p out/data; mount --bind out/data out/data; mount -o remount,ro,bind out/data
+        for command in plan run; do
+            code=0; $LONGSIFT $command pipeline.yaml -q || code=$?
+            echo \"$command ends with $code\"
+        done
+        ls out.run/scores 2>&1 || true
+        ls -A out out/data
+        umount out/data
+        $LONGSIFT plan pipeline.yaml -q >plan
+        ls -A out out/data
+        $LONGSIFT run pipeline.yaml -q >summary";
+    let answer = in_a_namespace(&workspace, script).expect(0);
+    for command in ["plan", "run"] {
+        let code = format!("{command} ends with 4");
+        assert!(answer.stdout.contains(&code), "{}", answer.to_text());
+    }
+    let message = "cannot create files in `out/data`: Read-only file system";
+    assert_eq!(answer.stderr.matches(message).count(), 2, "{}", answer.stderr);
+    assert!(answer.stderr.contains("choose another `output.path`"), "{}", answer.stderr);
+    assert!(!answer.stdout.contains("part-"), "nothing is scored: {}", answer.stdout);
+    assert!(!answer.stdout.contains(".tmp-"), "nothing is left: {}", answer.stdout);
+    assert_eq!(workspace.results(), scenario.results);
+}
+
+#[test]
+#[cfg_attr(
+    not(longsift_mounts),
+    ignore = "needs `unshare` and user namespaces, to mount a file system"
+)]
 fn whatif_works_in_a_read_only_run_directory() {
     let scenario = Scenario::first_run();
     let script = format!(

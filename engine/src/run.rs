@@ -203,7 +203,7 @@ impl Run<'_> {
         // Nothing is written if the existing result is up to date.
         let may_be_done = !options.fresh && directory.is_finished()?;
         if !may_be_done {
-            plan.check_space()?;
+            plan.check_output()?;
         }
         let mut state = self.begin(options)?;
         let lock = lock::with_command(state.lock, plan);
@@ -225,7 +225,7 @@ impl Run<'_> {
             return self.finished_outcome(summary);
         }
         if may_be_done {
-            plan.check_space()?;
+            plan.check_output()?;
         }
         if options.phase == Phase::Select {
             missing::refuse_missing(plan, &valid, &state.wanted)?;

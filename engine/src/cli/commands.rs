@@ -163,7 +163,7 @@ fn plan(
     }
     let done = done(&plan)?;
     if !done.finished {
-        plan.check_space()?;
+        plan.check_output()?;
     }
     let refused = done.refused.clone();
     let explanation = PlanExplanation { plan: &plan, done, sizing, sample };

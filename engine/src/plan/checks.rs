@@ -31,6 +31,7 @@ use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::quarantine;
 use crate::spec::Spec;
 use crate::spec::pipeline::{OutputFormat, Samples};
+use crate::storage::error::ErrorKind;
 use crate::storage::{files, store};
 
 /// Settings of an adapter, as the PEFT library saves it.
@@ -152,6 +153,40 @@ pub(super) fn output_paths(spec: &Spec, directory: &RunDirectory) -> Vec<Diagnos
     }
     problems.dedup_by(|one, other| one.message == other.message);
     problems
+}
+
+/// Checks before scoring that files can be created in the folders that a run writes to: in each that exists, and in the
+/// nearest existing folder above each that does not.
+///
+/// # Errors
+/// One problem per folder that is not writable.
+pub(super) fn writable_folders(spec: &Spec, directory: &RunDirectory) -> error::Result<()> {
+    if store::is_address(&directory.output) {
+        return Ok(());
+    }
+    let own = [directory.output.clone(), directory.data(), directory.root.clone()];
+    let folders: BTreeSet<PathBuf> = own
+        .into_iter()
+        .chain(directory.committed_folders())
+        .map(|folder| files::nearest_existing(&folder).to_owned())
+        .collect();
+    let problem = |folder: &PathBuf| {
+        let error = files::check_writable(folder).err()?;
+        let message =
+            format!("the run cannot create files in `{}`: {}", folder.display(), error.source);
+        let hint = match error.kind {
+            ErrorKind::Denied => None,
+            _ => error.hint(),
+        };
+        let hint = hint.unwrap_or_else(|| {
+            "make the folder writable (its mode, its owner, or how its disk is mounted), or choose another `output.path`"
+                .to_owned()
+        });
+        let problem = Diagnostic::error(Blame::Machine, message).hint(hint);
+        Some(problem.at(spec.locate("output.path")))
+    };
+    let problems: Vec<Diagnostic> = folders.iter().filter_map(problem).collect();
+    if problems.is_empty() { Ok(()) } else { Err(problems.into()) }
 }
 
 /// Reports columns that the output format cannot represent, by writing a row without values.

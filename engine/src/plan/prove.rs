@@ -209,11 +209,13 @@ impl Plan {
         problems
     }
 
-    /// Checks that the run will not fill the disk. Not part of validation, because some commands write nothing.
+    /// Checks that the run can create files in its folders and will not fill the disk. Not part of validation, because some
+    /// commands write nothing.
     ///
     /// # Errors
-    /// Too little free space; a folder whose free space is unknown.
-    pub(crate) fn check_space(&self) -> Result<()> {
+    /// A folder that is not writable; too little free space; a folder whose free space is unknown.
+    pub(crate) fn check_output(&self) -> Result<()> {
+        checks::writable_folders(&self.spec, &self.directory)?;
         let root = &self.directory.root;
         let to_write = match &self.options.scores_from {
             Some(_) => self.estimate.bytes_to_write(u64::MAX),

@@ -27,7 +27,7 @@ impl Run<'_> {
         let state = self.begin(options)?;
         let (valid, wanted) = (state.valid, state.wanted);
         if valid.iter().any(Option::is_none) {
-            plan.check_space()?;
+            plan.check_output()?;
         }
         let lock = lock::with_model(state.lock, plan, &state.digests);
         self.write_shared_lock(&lock, before.as_ref())?;

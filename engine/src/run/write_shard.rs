@@ -42,7 +42,7 @@ impl Run<'_> {
             shard.units_reused = shard.units;
             return Ok(RunOutcome::new(Summary { shard: Some(shard), ..summary }));
         }
-        plan.check_space()?;
+        plan.check_output()?;
         let scored = score::reuse(plan, &self.scores, valid)?;
         self.progress.phase("select", 1);
         let selection =

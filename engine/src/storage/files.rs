@@ -209,10 +209,24 @@ pub fn free_bytes(path: &Path) -> Result<u64, StorageError> {
     if is_address(path) {
         return Ok(u64::MAX);
     }
-    let existing = path.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("."));
+    let existing = nearest_existing(path);
     let status = rustix::fs::statvfs(existing)
         .map_err(|error| failed("read the free space of", existing)(error.into()))?;
     Ok(status.f_bavail.saturating_mul(status.f_frsize))
+}
+
+/// Returns `path` if it exists, otherwise the nearest folder above it that does.
+pub fn nearest_existing(path: &Path) -> &Path {
+    let existing = path.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("."));
+    if existing.as_os_str().is_empty() { Path::new(".") } else { existing }
+}
+
+/// Creates a temporary file in a local folder and removes it.
+///
+/// # Errors
+/// The folder is not writable, or its disk is full.
+pub fn check_writable(folder: &Path) -> Result<(), StorageError> {
+    tempfile::tempfile_in(folder).map(drop).map_err(failed("create a file in", folder))
 }
 
 /// Returns the length of a file in bytes; `None` if it is missing. A failing disk is an error, so that existing files
