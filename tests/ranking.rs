@@ -4,11 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use arrow_array::{ArrayRef, BinaryArray};
+
 use crate::support::tables::{
     corpus, floats, integers, labels, optional_texts, read_parquet, read_scores, strings, table,
     texts, write_parquet,
 };
-use crate::support::{Pipeline, Tiny, Workspace};
+use crate::support::{Pipeline, Tiny, Workspace, read_json};
 
 /// Sample: its document, window, group, tokens and raw statistics.
 #[derive(Clone, Debug)]
@@ -144,6 +146,38 @@ fn check(workspace: &Workspace, samples: &[Sample], scores: &[f64], kept: &[usiz
 }
 
 /// In a group of one, z-scores have no deviation: the sample is the mean.
+#[test]
+fn groups_of_different_bytes_have_different_names() {
+    let workspace = Workspace::new();
+    Tiny::new().write(&workspace.path("model"));
+    let documents = corpus("x", &[192; 12]);
+    let values: [&[u8]; 6] = [b"ff", &[0xff], b"\\xff", b"de", b"\\xi", "\u{fc}".as_bytes()];
+    let groups = BinaryArray::from_iter_values(values.iter().cycle().take(12));
+    let columns = [
+        ("id", Arc::clone(documents.column(0))),
+        ("tokens", Arc::clone(documents.column(1))),
+        ("group", Arc::new(groups) as ArrayRef),
+    ];
+    write_parquet(&workspace.path("input/a.parquet"), &table(&columns), 4);
+    let within = || Pipeline::tokens("model", 64).score("within: group");
+    workspace.run(&within());
+    let names = |run: &str| -> Vec<String> {
+        let groups = read_json(&workspace.path(run).join("calibration.json"))["groups"].take();
+        let groups = groups.as_array().unwrap().iter();
+        groups.map(|group| group["value"].as_str().unwrap().to_owned()).collect()
+    };
+    let expected = ["\\x5c786666", "\\xff", "\\xi", "de", "ff", "\u{fc}"];
+    assert_eq!(names("out.run"), expected);
+    let selection = read_parquet(&workspace.path("out.run/selection"));
+    let selected: BTreeSet<String> = texts(&selection, "group").into_iter().collect();
+    assert_eq!(selected, expected.map(str::to_owned).into());
+    // The calibration is looked up by the same names.
+    let mut again = within().score("calibration: out.run/calibration.json");
+    again.output = "path: again".to_owned();
+    workspace.run(&again);
+    assert_eq!(names("again.run"), expected);
+}
+
 #[test]
 fn a_fraction_of_every_group_is_kept_by_z_score_and_by_min_max() {
     let workspace = workspace();

@@ -42,14 +42,24 @@ pub(crate) fn one_line(text: &str) -> String {
     line_safe(&text.replace("\r\n", "⏎ ").replace('\n', "⏎ "))
 }
 
-/// Formats the value of a group or a label on one line; an empty value becomes `(empty)`.
+/// Formats the value of a group or a label on one line; an empty value becomes `(empty)`. Different values have different
+/// names: text that looks like an escape or like the name of another value is escaped.
 pub(crate) fn value_name(value: &str) -> String {
-    if value.is_empty() { "(empty)".to_owned() } else { line_safe(value) }
+    match value {
+        "" => "(empty)".to_owned(),
+        "(empty)" | "(null)" => format!("\\u{{28}}{}", &value[1..]),
+        _ => line_safe(&without_escapes(value)),
+    }
 }
 
-/// Like [`value_name`], in backticks unless it is empty.
+/// Like [`value_name`], in backticks unless it is empty, and truncated like [`quoted`] text.
 pub(crate) fn quoted_value(value: &str) -> String {
-    if value.is_empty() { value_name(value) } else { quoted(value) }
+    if value.is_empty() { value_name(value) } else { quoted(&without_escapes(value)) }
+}
+
+/// Escapes the backslash of text that looks like an escape of [`printable`].
+fn without_escapes(value: &str) -> String {
+    value.replace("\\u{", "\\u{5c}u{")
 }
 
 /// Escapes characters in the strings of a JSON text that a terminal would interpret, as `\uXXXX`. Line breaks only occur
@@ -170,6 +180,17 @@ mod tests {
     #[test]
     fn empty_values_have_a_name() {
         assert_eq!(["", " ", "a\n"].map(value_name), ["(empty)", " ", "a\\u{a}"]);
+    }
+
+    #[test]
+    fn different_values_have_different_names() {
+        let values = ["a\n", "a\\u{a}", "a\\u{5c}u{a}", "", "(empty)", "\\u{28}empty)", "(null)"];
+        let names: std::collections::HashSet<String> =
+            values.iter().map(|of| value_name(of)).collect();
+        assert_eq!(names.len(), values.len(), "{names:?}");
+        assert!(!names.contains("(null)"), "the name of a missing value");
+        assert_eq!(quoted_value("a\\u{a}"), "`a\\u{5c}u{a}`");
+        assert_eq!(value_name("C:\\users\\x1"), "C:\\users\\x1");
     }
 
     #[test]

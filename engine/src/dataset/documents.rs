@@ -60,6 +60,8 @@ pub struct Document {
     pub row: u64,
     /// Id as a string; `None` if it is null or without an id column.
     pub id: Option<String>,
+    /// Value of the column of [`Documents::with_labels`]; `None` if it is null or not requested.
+    pub label: Option<String>,
     /// Content to score, or the reason that it cannot be scored.
     pub content: Result<DocumentContent, RowError>,
 }
@@ -153,6 +155,7 @@ pub fn read_documents(
         batches: Batches::open(dataset, &request)?,
         content,
         id,
+        label: None,
         next_row: first,
         end,
         lost,
@@ -194,8 +197,8 @@ pub fn document_ids(
         None => None,
     };
     let id = |(position, row): (usize, &u64)| {
-        let label = labels.as_ref().and_then(|labels| labels.get(position));
-        label.unwrap_or_else(|| id_of_row(&unit.file_path, *row))
+        let own = labels.as_ref().and_then(|labels| labels.id(position));
+        own.unwrap_or_else(|| id_of_row(&unit.file_path, *row))
     };
     Ok(rows.iter().enumerate().map(id).collect())
 }
@@ -217,9 +220,10 @@ const ROW_BYTES: u64 = 64;
 /// Iterator over the documents of a work unit, in order. Created by [`read_documents`].
 pub struct Documents {
     batches: Batches,
-    /// Index of the content column in the data set; `id`: of the id column.
+    /// Index of the content column in the data set; `id`: of the id column, `label`: of the column of labels.
     content: usize,
     id: Option<usize>,
+    label: Option<usize>,
     next_row: u64,
     end: u64,
     lost: LostRowGroups,
@@ -253,10 +257,21 @@ impl Iterator for Documents {
 }
 
 impl Documents {
+    /// Adds the values of a column to the documents, as strings.
+    ///
+    /// # Errors
+    /// The column is missing, or nested.
+    pub fn with_labels(mut self, dataset: &Dataset, column: &str) -> Result<Self, DataProblem> {
+        dataset.check_label_column(column)?;
+        self.label = Some(position(dataset, column)?);
+        Ok(self)
+    }
+
     /// Appends the rows of a batch from `from` on, preceded by lost rows, and adds their content bytes to `bytes`. Rows
     /// over the limit are kept for the next call.
     fn take(&mut self, batch: Batch, from: usize, documents: &mut Vec<Document>, bytes: &mut u64) {
         let ids = self.id.map(|id| LabelColumn::new(&batch.columns[id]));
+        let labels = self.label.map(|label| LabelColumn::cast(&batch.columns[label]));
         let column = &batch.columns[self.content];
         for (position, mut content) in contents(column).into_iter().enumerate().skip(from) {
             let row = batch.rows[position];
@@ -274,8 +289,9 @@ impl Documents {
                     Ok(DocumentContent::Tokens(tokens)) => 4 * tokens.len() as u64,
                     Err(_) => 0,
                 };
-            let id = ids.as_ref().and_then(|ids| ids.get(position));
-            documents.push(Document { row, id, content });
+            let id = ids.as_ref().and_then(|ids| ids.id(position));
+            let label = labels.as_ref().and_then(|labels| labels.get(position));
+            documents.push(Document { row, id, label, content });
         }
     }
 
@@ -289,7 +305,8 @@ impl Documents {
             let row = self.next_row;
             let problem = self.lost.problem(row).expect("only lost rows are not read");
             *bytes += ROW_BYTES + problem.message.len() as u64;
-            documents.push(Document { row, id: None, content: Err(problem.clone()) });
+            let content = Err(problem.clone());
+            documents.push(Document { row, id: None, label: None, content });
             self.next_row += 1;
         }
         true

@@ -49,8 +49,7 @@ pub fn read_labels(
 
 /// Converts an array to strings; `None` for null.
 pub(crate) fn values(array: &ArrayRef) -> Vec<Option<String>> {
-    let read = arrow_cast::cast(array, &label_type(array.data_type()));
-    let labels = LabelColumn::new(read.as_ref().unwrap_or(array));
+    let labels = LabelColumn::cast(array);
     (0..array.len()).map(|row| labels.get(row)).collect()
 }
 
@@ -67,6 +66,13 @@ pub(super) fn label_type(data_type: &DataType) -> DataType {
 pub(super) struct LabelColumn(ArrayRef);
 
 impl LabelColumn {
+    /// Converts a column of any type that labels may have.
+    pub(super) fn cast(array: &ArrayRef) -> Self {
+        let read = arrow_cast::cast(array, &label_type(array.data_type()));
+        Self::new(read.as_ref().unwrap_or(array))
+    }
+
+    /// `array`: column of a [`label_type`].
     pub(super) fn new(array: &ArrayRef) -> Self {
         // Time zone names would require a database, so instants are written in UTC.
         if let DataType::Timestamp(unit, Some(_)) = array.data_type() {
@@ -78,18 +84,27 @@ impl LabelColumn {
         Self(Arc::clone(array))
     }
 
-    /// Returns the value of a row; `None` for null. Binary that is not UTF-8 is written in hexadecimal.
+    /// Returns the value of a row as a label; `None` for null. Different values have different labels: binary that is not UTF-8
+    /// is `\x` with hexadecimal digits, as is binary text of that form.
     pub(super) fn get(&self, row: usize) -> Option<String> {
+        self.string(row, binary_label)
+    }
+
+    /// Returns the value of a row as an id; `None` for null. Binary that is not UTF-8 is written in hexadecimal.
+    pub(super) fn id(&self, row: usize) -> Option<String> {
+        self.string(row, |bytes| {
+            std::str::from_utf8(bytes).map_or_else(|_| hex(bytes), str::to_owned)
+        })
+    }
+
+    fn string(&self, row: usize, binary: impl Fn(&[u8]) -> String) -> Option<String> {
         let array = &self.0;
         if array.is_null(row) || array.data_type() == &DataType::Null {
             return None;
         }
         match array.data_type() {
             DataType::Utf8View => Some(array.as_string_view().value(row).to_string()),
-            DataType::BinaryView => {
-                let bytes = array.as_binary_view().value(row);
-                Some(std::str::from_utf8(bytes).map_or_else(|_| hex(bytes), str::to_string))
-            }
+            DataType::BinaryView => Some(binary(array.as_binary_view().value(row))),
             _ => {
                 let options = FormatOptions::new();
                 let formatter = ArrayFormatter::try_new(array.as_ref(), &options).ok()?;
@@ -103,6 +118,16 @@ impl LabelColumn {
             }
         }
     }
+}
+
+/// Returns the label of a binary value.
+fn binary_label(bytes: &[u8]) -> String {
+    let is_escape = |text: &&str| {
+        text.strip_prefix("\\x")
+            .is_some_and(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
+    };
+    let text = std::str::from_utf8(bytes).ok().filter(|text| !is_escape(text));
+    text.map_or_else(|| format!("\\x{}", hex(bytes)), str::to_owned)
 }
 
 #[cfg(test)]
@@ -135,8 +160,8 @@ mod tests {
             some(&["1970-01-01", "1970-01-02"])
         );
         assert_eq!(
-            labels(Arc::new(BinaryArray::from(vec![&b"abc"[..], &[255, 1]]))),
-            some(&["abc", "ff01"])
+            labels(Arc::new(BinaryArray::from(vec![&b"abc"[..], &[255, 1], b"\\xff01", b"\\xi"]))),
+            some(&["abc", "\\xff01", "\\x5c7866663031", "\\xi"])
         );
         let time = TimestampMicrosecondArray::from(vec![0]).with_timezone("Europe/Berlin");
         assert_eq!(labels(Arc::new(time)), some(&["1970-01-01T00:00:00Z"]));

@@ -164,7 +164,8 @@ pub(crate) fn explain(
         _ => None,
     };
     let file = plan.units[location.unit].file_path.clone();
-    let document = Document { row: location.row, id: Some(location.id.clone()), content };
+    let document =
+        Document { row: location.row, id: Some(location.id.clone()), label: None, content };
     let run = run.map(FinishedRun::read).transpose()?;
     if let Some(run) = &run {
         let hashes = run.content_hashes(&file, location.row..location.row + 1)?;

@@ -203,7 +203,8 @@ fn check_unchanged(
 ) -> Result<()> {
     let Some(run) = FinishedRun::read_if_present(run)? else { return Ok(()) };
     let content = document_contents(&plan.dataset, row, &plan.columns)?.remove(0);
-    let document = Document { row: location.row, id: Some(location.id.clone()), content };
+    let document =
+        Document { row: location.row, id: Some(location.id.clone()), label: None, content };
     let file = &plan.units[location.unit].file_path;
     run.content_hashes(file, location.row..location.row + 1)?.check(file, &document)
 }
