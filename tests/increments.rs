@@ -102,6 +102,37 @@ fn an_increment_equals_a_run_with_the_same_calibration() {
 }
 
 #[test]
+fn a_group_that_the_calibration_lacks_ends_the_run_before_its_documents_are_measured() {
+    let workspace = Workspace::new();
+    Tiny::new().write(&workspace.path("model"));
+    let add = |name: &str, groups: [&str; 4], lengths: [usize; 4]| {
+        let documents = corpus(name, &lengths);
+        let tokens = documents.column_by_name("tokens").unwrap().clone();
+        let ids = documents.column_by_name("id").unwrap().clone();
+        let columns = [("id", ids), ("language", strings(groups)), ("tokens", tokens)];
+        write_parquet(&workspace.path(&format!("input/{name}.parquet")), &table(&columns), 2);
+    };
+    let within = |pipeline: Pipeline| pipeline.score("within: language");
+    add("a", ["de", "en", "de", "en"], [128, 192, 256, 192]);
+    workspace.run(&within(first()));
+    // A document without windows needs no group of the calibration.
+    add("b", ["de", "en", "fr", "en"], [128, 192, 20, 192]);
+    let summary = run(&workspace, &within(increment("out.run", "day2")));
+    assert_eq!(summary["rows_dropped"]["short_document"], 1, "{summary}");
+    add("c", ["de", "it", "fr", "en"], [128, 20, 192, 192]);
+    workspace.write("increment.yaml", within(increment("out.run", "day3")).to_string());
+    let stderr = workspace.longsift(&["run", "increment.yaml", "-q"]).expect(2).stderr;
+    let message = "the calibration `out.run/calibration.json` has no statistics for group `fr` (`c.parquet`, row 2)";
+    assert!(stderr.contains(message), "{stderr}");
+    assert!(stderr.contains("calibrate again on a corpus that has all groups"), "{stderr}");
+    let scored = files_below(&workspace.path("day3.run/units"));
+    assert_eq!(scored.len(), 1, "the file `b` is scored, `c` is not: {scored:?}");
+    let shard = ["run", "increment.yaml", "-q", "--phase", "score", "--shard", "0/1"];
+    let stderr = workspace.longsift(&shard).expect(2).stderr;
+    assert!(stderr.contains("for group `fr` (`c.parquet`, row 2)"), "{stderr}");
+}
+
+#[test]
 fn a_file_that_changed_is_filtered_again_with_a_warning() {
     let workspace = first_day();
     let path = workspace.path("input/b.parquet");

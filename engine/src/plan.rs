@@ -3,6 +3,7 @@
 //! documents; `longsift plan` adds a sample of documents.
 
 pub mod attention;
+pub mod calibrated_groups;
 pub mod cascade;
 pub(crate) mod checks;
 pub(crate) mod columns;

@@ -25,6 +25,7 @@ use crate::base::diagnostic::Diagnostic;
 use crate::base::error::{self, Failure, Result};
 use crate::base::progress::Progress;
 use crate::base::stop::Stop;
+use crate::plan::calibrated_groups::CalibratedGroups;
 use crate::plan::shard::Shard;
 use crate::plan::{Plan, lock};
 use crate::run_directory::borrowed::BorrowedScores;
@@ -119,6 +120,8 @@ struct Run<'a> {
     ours: Vec<Part>,
     /// Whether a commit cannot be finished because its record is damaged; a fresh start replaces it.
     is_intent_damaged: bool,
+    /// Groups of the pipeline's calibration, once it is read; `None` without groups.
+    calibrated: Option<CalibratedGroups>,
     /// First layer of the model, once it is needed, and its table without the use by windows.
     layer: Option<(FirstLayer, TableUse)>,
     /// Use of the devices, once they are needed.
@@ -149,6 +152,7 @@ pub fn run(
         kernel: None,
         ours: Vec::new(),
         is_intent_damaged: false,
+        calibrated: None,
         layer: None,
         device_use: None,
     };

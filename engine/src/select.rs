@@ -32,6 +32,7 @@ use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::stop::Stop;
 use crate::plan::Plan;
+use crate::plan::calibrated_groups::{CalibratedGroups, group_name as name};
 use crate::run_directory::calibration::{CalibratedGroup, Calibration, GroupDrift};
 use crate::run_directory::facts::Identity;
 use crate::run_directory::layout::RunDirectory;
@@ -49,7 +50,6 @@ use rank::{RankedGroup, Ranking};
 use repeated_ids::RepeatedIds;
 use samples::Sample;
 use score_percentiles::ScorePercentiles;
-use warnings::name;
 
 #[derive(Debug)]
 pub struct Selection {
@@ -177,10 +177,13 @@ impl Selection {
 }
 
 /// Refuses a calibration that does not fit the scores of this plan, before anything is measured. Compares the measures in
-/// `identity` and all other settings; which groups exist is only known later.
-pub fn check_calibration(plan: &Plan, identity: &Identity) -> Result<()> {
-    let Some(path) = &plan.spec.score().calibration else { return Ok(()) };
-    fitting_calibration(plan, &Criteria::from_plan(plan), path, identity).map(drop)
+/// `identity` and all other settings. Returns its groups, if there are groups: those of the corpus are known once its documents
+/// are read.
+pub fn check_calibration(plan: &Plan, identity: &Identity) -> Result<Option<CalibratedGroups>> {
+    let Some(path) = &plan.spec.score().calibration else { return Ok(None) };
+    let calibration = fitting_calibration(plan, &Criteria::from_plan(plan), path, identity)?;
+    let has_groups = plan.spec.score().within.is_some();
+    Ok(has_groups.then(|| CalibratedGroups::new(path, &calibration)))
 }
 
 /// Scores and ranks the samples of all units, whose score tables are in `directory`.

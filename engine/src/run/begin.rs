@@ -31,7 +31,7 @@ impl Run<'_> {
         if let Some(pipeline) = &options.locked {
             lock.check(&pipeline_lock::path_next_to(pipeline))?;
         }
-        select::check_calibration(self.plan, &lock.identity)?;
+        self.calibrated = select::check_calibration(self.plan, &lock.identity)?;
         self.choose_scores_directory(options, &lock.identity)?;
         if let Some(refused) =
             incompatible_scores(self.plan, &self.scores, &lock.identity, &options.remeasure)?

@@ -91,6 +91,7 @@ impl Run<'_> {
             models: &[],
             programs: &programs,
             wanted,
+            calibrated: self.calibrated.as_ref(),
             exclusive,
             progress,
             stop,

@@ -14,6 +14,7 @@ use crate::dataset::units::WorkUnit;
 use crate::devices::scheduler::Scheduler;
 use crate::plan::Plan;
 use crate::plan::attention::Attention;
+use crate::plan::calibrated_groups::CalibratedGroups;
 use crate::run_directory::counts::Counts;
 use crate::run_directory::events;
 use crate::run_directory::facts::Fingerprints;
@@ -102,6 +103,8 @@ pub struct ScoreContext<'a> {
     pub(crate) programs: &'a Programs<'a>,
     /// Fingerprints of windows and statistics, without the input.
     pub wanted: &'a Fingerprints,
+    /// Groups of the pipeline's calibration; `None` without a calibration or without groups.
+    pub calibrated: Option<&'a CalibratedGroups>,
     /// Whether this process has exclusive access to the run directory.
     pub exclusive: bool,
     pub progress: &'a Progress,

@@ -3,7 +3,7 @@
 //! A thread reads and tokenises the next batch, of this unit or the next, while the windows of two batches are measured. A
 //! channel of one batch connects them, so that at most four batches of documents are in memory, however large the units are.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, SyncSender};
 
@@ -18,11 +18,13 @@ use super::reopen::{self, OpenJournal};
 use super::retained::RetainedMeasure;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
-use crate::dataset::documents;
+use crate::base::text::quoted;
+use crate::dataset::documents::{self, Document};
 use crate::dataset::lost_row_groups::LostRowGroups;
 use crate::dataset::part::PartWriter;
 use crate::dataset::read::{ReadError, RowGroupError};
 use crate::dataset::units::WorkUnit;
+use crate::plan::calibrated_groups::{CalibratedGroups, group_name};
 use crate::plan::sampling;
 use crate::run_directory::counts::{Counts, count};
 use crate::run_directory::dropped::{self, DroppedRow};
@@ -120,13 +122,51 @@ fn read_without(
     let bytes = plan.batch_bytes();
     let mut documents =
         documents::read_documents(&plan.dataset, unit, &plan.columns, bytes, lost.clone())?;
+    let groups = context.calibrated.zip(plan.spec.score().within.as_deref());
+    if let Some((_, column)) = groups {
+        documents = documents.with_labels(&plan.dataset, column).map_err(ReadError::from)?;
+    }
     let mut judge = Judge::open(context, unit)?;
     while let Some(batch) = progress.timed("read", || documents.next()) {
-        let judged = judge.judge(batch?)?;
+        let batch = batch?;
+        let unknown = groups.map(|(known, _)| documents_of_unknown_groups(known, &batch));
+        let judged = judge.judge(batch)?;
         let prepared = progress.timed("tokenize", || prepare(plan, &unit.file_path, judged));
+        if let Some(((known, _), unknown)) = groups.zip(unknown) {
+            refuse_unknown_group(context, unit, known, &unknown, &prepared)?;
+        }
         sender.send(FromReader::Batch(Ok(prepared)))?;
     }
     Ok(judge.finish()?)
+}
+
+/// Returns the groups that a calibration lacks, by row of their documents.
+fn documents_of_unknown_groups(
+    known: &CalibratedGroups,
+    documents: &[Document],
+) -> BTreeMap<u64, Option<String>> {
+    let unknown = documents.iter().filter(|document| !known.contains(&document.label));
+    unknown.map(|document| (document.row, document.label.clone())).collect()
+}
+
+/// Refuses the first document that has windows to measure, but a group that the calibration lacks: the selection could not
+/// score it.
+fn refuse_unknown_group(
+    context: &ScoreContext<'_>,
+    unit: &WorkUnit,
+    known: &CalibratedGroups,
+    unknown: &BTreeMap<u64, Option<String>>,
+    prepared: &[Prepared],
+) -> Result<()> {
+    let measured = prepared.iter().filter(|of| matches!(of.outcome, Preparation::Measure(_)));
+    for Prepared { row, .. } in measured {
+        if let Some(group) = unknown.get(row) {
+            let name = group_name(group.as_deref());
+            let group = format!("{name} ({}, row {row})", quoted(&unit.file_path));
+            return Err(known.missing(&context.plan.spec, &group).into());
+        }
+    }
+    Ok(())
 }
 
 /// Scores `unit` from the messages of [`read_ahead`] and commits its record, unless another process does so first.

@@ -12,10 +12,11 @@ use super::criteria::Criteria;
 use super::gather::GatheredSamples;
 use super::histograms::Histograms;
 use super::rank::GroupDecision;
-use super::warnings::{listed, name};
+use super::warnings::listed;
 use crate::base::error::{Failure, Result};
 use crate::base::text::counted;
 use crate::plan::Plan;
+use crate::plan::calibrated_groups::{CalibratedGroups, group_name as name};
 use crate::plan::identity::{calibration_bytes, calibration_identity};
 use crate::run_directory::calibration::{self, CalibratedGroup, Calibration, Threshold};
 use crate::run_directory::facts::Identity;
@@ -353,8 +354,7 @@ pub(super) fn saved_calibration(
     gathered: &GatheredSamples,
 ) -> Result<Calibration> {
     let calibration = fitting_calibration(plan, criteria, path, identity)?;
-    let known: HashSet<&Option<String>> =
-        calibration.groups.iter().map(|group| &group.value).collect();
+    let known = CalibratedGroups::new(path, &calibration);
     let unknown: Vec<String> = gathered
         .groups
         .keys()
@@ -362,11 +362,7 @@ pub(super) fn saved_calibration(
         .map(|value| name(value.as_deref()))
         .collect();
     if !unknown.is_empty() {
-        let message =
-            format!("the calibration `{path}` has no statistics for group {}", listed(unknown));
-        let hint =
-            "calibrate again on a corpus that has all groups, or leave these rows out of the input";
-        return Err(plan.spec.error(SETTING, message).hint(hint).into());
+        return Err(known.missing(&plan.spec, &listed(unknown)).into());
     }
     Ok(calibration)
 }

@@ -11,18 +11,15 @@ use super::drift;
 use super::gather::GatheredSamples;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
-use crate::base::text::{count, counted, quoted_value};
+use crate::base::text::{count, counted};
 use crate::plan::Plan;
+use crate::plan::calibrated_groups::group_name as name;
 use crate::run_directory::calibration::GroupDrift;
 use crate::run_directory::summary::GuardUse;
 use crate::spec::pipeline::Samples;
 
 /// Maximum groups named in a message.
 const MAX_LISTED: usize = 10;
-
-pub(super) fn name(value: Option<&str>) -> String {
-    value.map_or("(null)".to_owned(), quoted_value)
-}
 
 /// Lists the first names and the number of the others.
 pub(super) fn listed(mut things: Vec<String>) -> String {
@@ -196,7 +193,9 @@ pub(crate) fn drift_warning(drift: &[GroupDrift]) -> Option<Diagnostic> {
             let named = listed(much.iter().map(group).collect());
             (format!(" of {} groups", count(much.len() as u64)), format!("indices {named}"))
         }
-        (Some(value), _) => (format!(" of group `{value}`"), format!("index {index:.2}")),
+        (Some(value), _) => {
+            (format!(" of group {}", name(Some(value))), format!("index {index:.2}"))
+        }
         (None, _) => (String::new(), format!("index {index:.2}")),
     };
     let message = format!(
