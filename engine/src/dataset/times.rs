@@ -44,18 +44,18 @@ pub(super) fn without_lost(array: ArrayRef) -> Result<(ArrayRef, LostValues), Ar
 fn lost_values(array: &dyn Array) -> LostValues {
     let mut lost = match array.data_type() {
         DataType::Timestamp(TimeUnit::Second, _) => {
-            of_numbers(array.as_primitive::<TimestampSecondType>(), |seconds| {
+            lost_in_numbers(array.as_primitive::<TimestampSecondType>(), |seconds| {
                 let fits = seconds.checked_mul(1000).is_some();
                 (!fits).then(|| format!("{seconds} s does not fit in milliseconds"))
             })
         }
         DataType::Time32(TimeUnit::Second) => {
-            of_numbers(array.as_primitive::<Time32SecondType>(), |seconds| {
+            lost_in_numbers(array.as_primitive::<Time32SecondType>(), |seconds| {
                 let fits = seconds.checked_mul(1000).is_some();
                 (!fits).then(|| format!("{seconds} s does not fit in milliseconds"))
             })
         }
-        DataType::Date64 => of_numbers(array.as_primitive::<Date64Type>(), |milliseconds| {
+        DataType::Date64 => lost_in_numbers(array.as_primitive::<Date64Type>(), |milliseconds| {
             let fits = milliseconds % DAY == 0 && i32::try_from(milliseconds / DAY).is_ok();
             (!fits).then(|| format!("{milliseconds} ms is not a date in days"))
         }),
@@ -70,22 +70,22 @@ fn lost_values(array: &dyn Array) -> LostValues {
         }
         DataType::Map(..) => {
             let map = array.as_map();
-            of_items(map.entries(), map.value_offsets())
+            lost_in_items(map.entries(), map.value_offsets())
         }
         DataType::List(_) => {
             let list = array.as_list::<i32>();
-            of_items(list.values().as_ref(), list.value_offsets())
+            lost_in_items(list.values().as_ref(), list.value_offsets())
         }
         DataType::LargeList(_) => {
             let list = array.as_list::<i64>();
-            of_items(list.values().as_ref(), list.value_offsets())
+            lost_in_items(list.values().as_ref(), list.value_offsets())
         }
-        DataType::ListView(_) => of_views(array.as_list_view::<i32>()),
-        DataType::LargeListView(_) => of_views(array.as_list_view::<i64>()),
+        DataType::ListView(_) => lost_in_views(array.as_list_view::<i32>()),
+        DataType::LargeListView(_) => lost_in_views(array.as_list_view::<i64>()),
         DataType::FixedSizeList(_, size) => {
             let offsets: Vec<i64> =
                 (0..=array.len() as i64).map(|row| row * i64::from(*size)).collect();
-            of_items(array.as_fixed_size_list().values().as_ref(), &offsets)
+            lost_in_items(array.as_fixed_size_list().values().as_ref(), &offsets)
         }
         _ => return LostValues::new(),
     };
@@ -94,7 +94,7 @@ fn lost_values(array: &dyn Array) -> LostValues {
 }
 
 /// Returns the values for which `problem` returns one.
-fn of_numbers<T: ArrowPrimitiveType>(
+fn lost_in_numbers<T: ArrowPrimitiveType>(
     array: &PrimitiveArray<T>,
     problem: impl Fn(T::Native) -> Option<String>,
 ) -> LostValues
@@ -106,7 +106,7 @@ where
 }
 
 /// Returns the first lost item of each row, given the offsets of the rows' items.
-fn of_items<O: OffsetSizeTrait>(items: &dyn Array, offsets: &[O]) -> LostValues {
+fn lost_in_items<O: OffsetSizeTrait>(items: &dyn Array, offsets: &[O]) -> LostValues {
     let lost = lost_values(items);
     if lost.is_empty() {
         return lost;
@@ -119,7 +119,7 @@ fn of_items<O: OffsetSizeTrait>(items: &dyn Array, offsets: &[O]) -> LostValues 
     rows.filter_map(first).collect()
 }
 
-fn of_views<O: OffsetSizeTrait>(list: &GenericListViewArray<O>) -> LostValues {
+fn lost_in_views<O: OffsetSizeTrait>(list: &GenericListViewArray<O>) -> LostValues {
     let lost = lost_values(list.values().as_ref());
     let first = |row: usize| {
         let start = list.value_offsets()[row].as_usize();
