@@ -277,7 +277,7 @@ impl Explanation {
         });
         if !self.links.is_empty() {
             let listed = if every > 1 {
-                format!("; one in {every} of these is listed")
+                format!(" (one in {every} listed)")
             } else {
                 String::new()
             };
