@@ -1,4 +1,4 @@
-//! The model families, one file each: from `config.json` to the specification of the first layer.
+//! The model families, one file or one row of a table each: from `config.json` to the specification of the first layer.
 //!
 //! An unknown family is refused; nothing is guessed from tensor names.
 
@@ -9,7 +9,6 @@ mod bloom;
 mod chatglm;
 mod cohere;
 mod deepseek;
-mod ernie;
 mod falcon;
 mod first_layer;
 mod gemma;
@@ -28,7 +27,6 @@ mod llama_like;
 mod mistral;
 mod mixtral;
 mod mpt;
-mod nemotron;
 mod olmo;
 mod opt;
 mod phi;
@@ -46,107 +44,95 @@ use super::decoder::Decoder;
 use super::fields::Fields;
 use super::problem::ModelProblem;
 
+use FirstLayer::{Like, Own};
+use Support::{Unverified, Verified, WholeOnly};
 pub(crate) use first_layer::FirstLayerConfig;
+use llama_like::{LLAMA, LlamaLike, llama_like};
 
-type Family = fn(&Fields<'_>, Option<f64>) -> FirstLayerConfig;
+/// First layer of a family.
+enum FirstLayer {
+    /// Differs from Llama by constants only.
+    Like(LlamaLike),
+    Own(fn(&Fields<'_>, Option<f64>) -> FirstLayerConfig),
+}
 
-/// Families by `model_type`, and whether their arithmetic has been compared with the model's own code.
-const FAMILIES: [(&str, Family, bool); 60] = [
-    ("baichuan", baichuan::first_layer, UNVERIFIED),
-    ("bloom", bloom::first_layer, VERIFIED),
-    ("chatglm", chatglm::first_layer, UNVERIFIED),
-    ("cohere", cohere::cohere, VERIFIED),
-    ("cohere2", cohere::cohere2, VERIFIED),
-    ("deepseek", deepseek::dense, UNVERIFIED),
-    ("deepseek_v2", deepseek::v2, VERIFIED),
-    ("deepseek_v3", deepseek::v3, VERIFIED),
-    ("ernie4_5", ernie::first_layer, VERIFIED),
-    ("ernie4_5_moe", ernie::first_layer, VERIFIED),
-    ("falcon", falcon::first_layer, VERIFIED),
-    ("gemma", gemma::gemma, VERIFIED),
-    ("gemma2", gemma::gemma2, VERIFIED),
-    ("gemma3_text", gemma::gemma3, VERIFIED),
-    ("glm", glm::glm, VERIFIED),
-    ("glm4", glm::glm, VERIFIED),
-    ("glm4_moe", glm::glm4_moe, VERIFIED),
-    ("gpt2", gpt2::gpt2, VERIFIED),
-    ("gpt_bigcode", gpt2::gpt_bigcode, VERIFIED),
-    ("gpt_neo", gpt2::gpt_neo, VERIFIED),
-    ("gpt_neox", gpt_neox::gpt_neox, VERIFIED),
-    ("gpt_oss", gpt_oss::first_layer, VERIFIED),
-    ("gptj", gptj::first_layer, VERIFIED),
-    ("granite", granite::first_layer, VERIFIED),
-    ("granitemoe", granite::first_layer, VERIFIED),
-    ("granitemoeshared", granite::first_layer, VERIFIED),
-    ("hunyuan_v1_dense", hunyuan::first_layer, VERIFIED),
-    ("hunyuan_v1_moe", hunyuan::first_layer, VERIFIED),
-    ("internlm", internlm::internlm, UNVERIFIED),
-    ("internlm2", internlm::internlm2, UNVERIFIED),
-    ("internlm3", internlm::internlm3, VERIFIED),
-    ("kimi_k2", deepseek::v3, UNVERIFIED),
-    ("llama", llama::first_layer, VERIFIED),
-    ("llama4_text", llama4::first_layer, VERIFIED),
-    ("minicpm3", deepseek::minicpm3, VERIFIED),
-    ("ministral", mistral::ministral, VERIFIED),
-    ("ministral3", mistral::ministral3, VERIFIED),
-    ("mistral", mistral::first_layer, VERIFIED),
-    ("mixtral", mixtral::first_layer, VERIFIED),
-    ("mpt", mpt::first_layer, VERIFIED),
-    ("nemotron", nemotron::first_layer, VERIFIED),
-    ("olmo", olmo::olmo, VERIFIED),
-    ("olmo2", olmo::olmo2, VERIFIED),
-    ("olmo3", olmo::olmo3, VERIFIED),
-    ("olmoe", olmo::olmoe, VERIFIED),
-    ("opt", opt::first_layer, VERIFIED),
-    ("persimmon", gpt_neox::persimmon, VERIFIED),
-    ("phi", phi::phi, VERIFIED),
-    ("phi3", phi::phi3, VERIFIED),
-    ("qwen", qwen::first_layer, UNVERIFIED),
-    ("qwen2", qwen2::first_layer, VERIFIED),
-    ("qwen2_moe", qwen2::moe, VERIFIED),
-    ("qwen3", qwen3::dense, VERIFIED),
-    ("qwen3_moe", qwen3::moe, VERIFIED),
-    ("RefinedWeb", falcon::first_layer, UNVERIFIED),
-    ("RefinedWebModel", falcon::first_layer, UNVERIFIED),
-    ("seed_oss", llama::seed_oss, VERIFIED),
-    ("smollm3", smollm3::first_layer, VERIFIED),
-    ("stablelm", stablelm::first_layer, VERIFIED),
-    ("starcoder2", starcoder2::first_layer, VERIFIED),
-];
-const VERIFIED: bool = true;
-const UNVERIFIED: bool = false;
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Support {
+    /// The arithmetic has been compared with the model's own code.
+    Verified,
+    Unverified,
+    /// The first layer has no attention that could be measured.
+    WholeOnly,
+}
 
-/// Families supported as whole models only: their first layer has no attention that could be measured.
-const WHOLE_ONLY: [(&str, Family); 1] = [("gla", gla::first_layer)];
-
+/// Builder of the other layers and the head. Each has been compared with the model's own code.
 type DecoderBuilder = fn(&Fields<'_>, &FirstLayerConfig) -> Decoder;
 
-/// Families supported as whole models, each compared with the model's own code.
-const WHOLE: [(&str, DecoderBuilder); 24] = [
-    ("cohere", cohere::cohere_decoder),
-    ("falcon", falcon::decoder),
-    ("gemma", gemma::gemma_decoder),
-    ("gemma2", gemma::gemma2_decoder),
-    ("gemma3_text", gemma::gemma3_decoder),
-    ("gla", gla::decoder),
-    ("glm4", glm::glm4_decoder),
-    ("gpt2", gpt2::gpt2_decoder),
-    ("gpt_neox", gpt_neox::gpt_neox_decoder),
-    ("granite", granite::decoder),
-    ("llama", llama::decoder),
-    ("mistral", rest::plain_llama_decoder),
-    ("mixtral", mixtral::decoder),
-    ("olmo", olmo::olmo_decoder),
-    ("olmo2", olmo::olmo2_decoder),
-    ("opt", opt::decoder),
-    ("phi", phi::phi_decoder),
-    ("phi3", rest::fused_gate_decoder),
-    ("qwen2", rest::plain_llama_decoder),
-    ("qwen3", qwen3::decoder),
-    ("seed_oss", llama::seed_oss_decoder),
-    ("smollm3", smollm3::decoder),
-    ("stablelm", stablelm::decoder),
-    ("starcoder2", starcoder2::decoder),
+type Family = (&'static str, FirstLayer, Support, Option<DecoderBuilder>);
+
+/// Families by `model_type`. Those without a decoder are supported for their first layer only.
+const FAMILIES: [Family; 61] = [
+    ("baichuan", Own(baichuan::first_layer), Unverified, None),
+    ("bloom", Own(bloom::first_layer), Verified, None),
+    ("chatglm", Own(chatglm::first_layer), Unverified, None),
+    ("cohere", Own(cohere::cohere), Verified, Some(cohere::cohere_decoder)),
+    ("cohere2", Own(cohere::cohere2), Verified, None),
+    ("deepseek", Like(LLAMA), Unverified, None),
+    ("deepseek_v2", Own(deepseek::v2), Verified, None),
+    ("deepseek_v3", Own(deepseek::v3), Verified, None),
+    ("ernie4_5", Like(llama::ERNIE), Verified, None),
+    ("ernie4_5_moe", Like(llama::ERNIE_MOE), Verified, None),
+    ("falcon", Own(falcon::first_layer), Verified, Some(falcon::decoder)),
+    ("gemma", Own(gemma::gemma), Verified, Some(gemma::gemma_decoder)),
+    ("gemma2", Own(gemma::gemma2), Verified, Some(gemma::gemma2_decoder)),
+    ("gemma3_text", Own(gemma::gemma3), Verified, Some(gemma::gemma3_decoder)),
+    ("gla", Own(gla::first_layer), WholeOnly, Some(gla::decoder)),
+    ("glm", Like(glm::GLM), Verified, None),
+    ("glm4", Like(glm::GLM), Verified, Some(glm::glm4_decoder)),
+    ("glm4_moe", Own(glm::glm4_moe), Verified, None),
+    ("gpt2", Own(gpt2::gpt2), Verified, Some(gpt2::gpt2_decoder)),
+    ("gpt_bigcode", Own(gpt2::gpt_bigcode), Verified, None),
+    ("gpt_neo", Own(gpt2::gpt_neo), Verified, None),
+    ("gpt_neox", Own(gpt_neox::gpt_neox), Verified, Some(gpt_neox::gpt_neox_decoder)),
+    ("gpt_oss", Own(gpt_oss::first_layer), Verified, None),
+    ("gptj", Own(gptj::first_layer), Verified, None),
+    ("granite", Own(granite::first_layer), Verified, Some(granite::decoder)),
+    ("granitemoe", Own(granite::first_layer), Verified, None),
+    ("granitemoeshared", Own(granite::first_layer), Verified, None),
+    ("hunyuan_v1_dense", Own(hunyuan::first_layer), Verified, None),
+    ("hunyuan_v1_moe", Own(hunyuan::first_layer), Verified, None),
+    ("internlm", Like(internlm::INTERNLM), Unverified, None),
+    ("internlm2", Own(internlm::internlm2), Unverified, None),
+    ("internlm3", Own(internlm::internlm3), Verified, None),
+    ("kimi_k2", Own(deepseek::v3), Unverified, None),
+    ("llama", Like(LLAMA), Verified, Some(llama::decoder)),
+    ("llama4_text", Own(llama4::first_layer), Verified, None),
+    ("minicpm3", Own(deepseek::minicpm3), Verified, None),
+    ("ministral", Own(mistral::ministral), Verified, None),
+    ("ministral3", Own(mistral::ministral3), Verified, None),
+    ("mistral", Own(mistral::first_layer), Verified, Some(rest::plain_llama_decoder)),
+    ("mixtral", Own(mixtral::first_layer), Verified, Some(mixtral::decoder)),
+    ("mpt", Own(mpt::first_layer), Verified, None),
+    ("nemotron", Like(llama::NEMOTRON), Verified, None),
+    ("olmo", Own(olmo::olmo), Verified, Some(olmo::olmo_decoder)),
+    ("olmo2", Own(olmo::olmo2), Verified, Some(olmo::olmo2_decoder)),
+    ("olmo3", Own(olmo::olmo3), Verified, None),
+    ("olmoe", Own(olmo::olmoe), Verified, None),
+    ("opt", Own(opt::first_layer), Verified, Some(opt::decoder)),
+    ("persimmon", Own(gpt_neox::persimmon), Verified, None),
+    ("phi", Own(phi::phi), Verified, Some(phi::phi_decoder)),
+    ("phi3", Own(phi::phi3), Verified, Some(rest::fused_gate_decoder)),
+    ("qwen", Own(qwen::first_layer), Unverified, None),
+    ("qwen2", Own(qwen2::first_layer), Verified, Some(rest::plain_llama_decoder)),
+    ("qwen2_moe", Own(qwen2::moe), Verified, None),
+    ("qwen3", Own(qwen3::dense), Verified, Some(rest::attention_bias_decoder)),
+    ("qwen3_moe", Own(qwen3::moe), Verified, None),
+    ("RefinedWeb", Own(falcon::first_layer), Unverified, None),
+    ("RefinedWebModel", Own(falcon::first_layer), Unverified, None),
+    ("seed_oss", Like(llama::SEED_OSS), Verified, Some(llama::seed_oss_decoder)),
+    ("smollm3", Own(smollm3::first_layer), Verified, Some(smollm3::decoder)),
+    ("stablelm", Own(stablelm::first_layer), Verified, Some(stablelm::decoder)),
+    ("starcoder2", Own(starcoder2::first_layer), Verified, Some(starcoder2::decoder)),
 ];
 
 /// Multimodal configurations that keep their text model in `text_config`, with the `model_type` to assume if that has
@@ -190,8 +176,10 @@ pub(crate) fn first_layer(
 /// Returns the other layers and the head that `config` describes, or `None` with the problem noted.
 pub(crate) fn decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Option<Decoder> {
     let model_type = first.spec.model_type.as_str();
-    let Some((_, rest)) = WHOLE.iter().find(|(name, _)| *name == model_type) else {
-        let names: Vec<&str> = WHOLE.iter().map(|(name, _)| *name).collect();
+    let whole = |(name, _, _, decoder): &Family| Some((*name, decoder.as_ref().copied()?));
+    let mut families = FAMILIES.iter().filter_map(whole);
+    let Some((_, rest)) = families.find(|(name, _)| *name == model_type) else {
+        let names: Vec<&str> = FAMILIES.iter().filter_map(whole).map(|(name, _)| name).collect();
         let message = format!(
             "`{model_type}` models are supported for their first layer only, not as whole models"
         );
@@ -214,19 +202,22 @@ fn first_layer_for_type(
     rope_theta: Option<f64>,
     scope: ModelScope,
 ) -> Option<FirstLayerConfig> {
-    let whole_only = WHOLE_ONLY.iter().filter(|_| scope == ModelScope::WholeModel);
-    let whole_only = whole_only.map(|(name, family)| (*name, *family, VERIFIED));
-    let mut families = FAMILIES.into_iter().chain(whole_only);
-    let Some((_, family, verified)) = families.find(|(name, _, _)| *name == model_type) else {
+    let family = FAMILIES.iter().find(|(name, ..)| *name == model_type);
+    let has_scope = |support| support != Support::WholeOnly || scope == ModelScope::WholeModel;
+    let Some((_, family, support, _)) = family.filter(|(.., support, _)| has_scope(*support))
+    else {
         config.note(unknown_type(config, model_type));
         return None;
     };
-    let mut first = family(config, rope_theta);
+    let mut first = match family {
+        Like(family) => llama_like(config, family, rope_theta),
+        Own(family) => family(config, rope_theta),
+    };
     if config.is_clean() {
         note_contradictions(config, &first);
     }
     model_type.clone_into(&mut first.spec.model_type);
-    first.spec.unverified |= !verified;
+    first.spec.unverified |= *support == Support::Unverified;
     Some(first)
 }
 
@@ -260,7 +251,8 @@ fn note_contradictions(config: &Fields<'_>, first: &FirstLayerConfig) {
 
 /// Returns the `model_type`s that can be scored, sorted.
 pub(crate) fn known_model_types() -> Vec<&'static str> {
-    let names = FAMILIES.iter().map(|(name, _, _)| *name);
+    let families = FAMILIES.iter().filter(|(.., support, _)| *support != Support::WholeOnly);
+    let names = families.map(|(name, ..)| *name);
     let mut names: Vec<&str> = names.chain(WRAPPERS.iter().map(|(name, _)| *name)).collect();
     names.sort_unstable();
     names

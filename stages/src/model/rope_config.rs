@@ -23,6 +23,13 @@ pub(crate) struct RopeDefaults {
     pub(crate) alpha: bool,
 }
 
+impl RopeDefaults {
+    /// Creates the properties of a family without special scaling.
+    pub(crate) fn new(pairing: Pairing, theta: f64, rotary_dims: u64, max_positions: u64) -> Self {
+        Self { pairing, theta, rotary_dims, max_positions, original_positions: None, alpha: false }
+    }
+}
+
 /// Returns the number of a head's `head_dim` dimensions that rotate, from `partial_rotary_factor` at the old or the new
 /// location.
 pub(crate) fn rotary_dims(config: &Fields<'_>, head_dim: u64, default: f64) -> u64 {

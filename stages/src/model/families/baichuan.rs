@@ -2,14 +2,14 @@
 
 use super::alibi::slopes;
 use super::first_layer::FirstLayerConfig;
-use super::llama_like::{LlamaLike, llama_like};
+use super::llama_like::{Bias, LLAMA, LlamaLike, llama_like};
 use crate::model::fields::Fields;
 use crate::model::tensors::Projection;
 
 /// Models with linear biases have no `max_position_embeddings`.
 pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
-    let mut first =
-        llama_like(config, &LlamaLike { max_positions: 4096, ..LlamaLike::default() }, rope_theta);
+    let family = LlamaLike { max_positions: 4096, bias: Bias::Fixed(false), ..LLAMA };
+    let mut first = llama_like(config, &family, rope_theta);
     let width = first.spec.query_heads * first.spec.head_dim;
     let (query, key) = Projection::stacked("layers.0.self_attn.W_pack", false, width, width);
     (first.tensors.query, first.tensors.key) = (query, key);

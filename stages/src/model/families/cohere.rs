@@ -2,16 +2,25 @@
 
 use super::attention_span::{layer_zero_slides, slide, sliding_window};
 use super::first_layer::FirstLayerConfig;
-use super::llama_like::{LlamaLike, NormKind, head_norm, llama_like};
+use super::llama_like::{LLAMA, LlamaLike, NormKind, head_norm, llama_like};
 use super::rest::{LlamaLayout, llama_decoder};
 use crate::model::decoder::{Decoder, NamedNorm, Order};
 use crate::model::fields::Fields;
 use crate::model::rope::Pairing;
 use crate::model::spec::{HeadNorm, NormScope};
 
+const COHERE: LlamaLike = LlamaLike {
+    norm: NormKind::Layer { offset: 0.0, bias: false },
+    eps: ("layer_norm_eps", 1e-5),
+    rope_theta: 5e5,
+    max_positions: 8192,
+    pairing: Pairing::Interleaved,
+    ..LLAMA
+};
+
 /// Every layer sees all tokens. With `use_qk_norm` (Command-R+), each head has its own layer norm.
 pub(super) fn cohere(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
-    let mut first = llama_like(config, &family(config, 5e5), rope_theta);
+    let mut first = llama_like(config, &COHERE, rope_theta);
     if config.flag("use_qk_norm", false) {
         let norm = HeadNorm::new(first.spec.norm.clone(), NormScope::EachHead);
         head_norm(&mut first, norm, "layers.0.self_attn.q_norm", "layers.0.self_attn.k_norm");
@@ -21,7 +30,8 @@ pub(super) fn cohere(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer
 
 /// Three layers of four slide, starting with the first, and only these rotate.
 pub(super) fn cohere2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
-    let mut first = llama_like(config, &family(config, 1e4), rope_theta);
+    let family = LlamaLike { rope_theta: 1e4, ..COHERE };
+    let mut first = llama_like(config, &family, rope_theta);
     let window = sliding_window(config, 4096);
     let pattern = config.optional_size("sliding_window_pattern", 1 << 20).unwrap_or(4);
     let slides = |layer: u64| !(layer + 1).is_multiple_of(pattern);
@@ -30,18 +40,6 @@ pub(super) fn cohere2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLaye
         first.spec.rope = None;
     }
     first
-}
-
-fn family(config: &Fields<'_>, rope_theta: f64) -> LlamaLike {
-    LlamaLike {
-        norm: NormKind::Layer { offset: 0.0, bias: false },
-        eps: ("layer_norm_eps", 1e-5),
-        rope_theta,
-        max_positions: 8192,
-        bias: config.flag("attention_bias", false),
-        pairing: Pairing::Interleaved,
-        ..LlamaLike::default()
-    }
 }
 
 /// Both parts read the same norm; logits are multiplied by `logit_scale`.

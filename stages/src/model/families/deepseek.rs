@@ -1,7 +1,7 @@
-//! `DeepSeek` V2, V3 and R1, Kimi K2, `MiniCPM3`: multi-head latent attention. The first `DeepSeekMoE` is a Llama.
+//! `DeepSeek` V2, V3 and R1, Kimi K2, `MiniCPM3`: multi-head latent attention.
 
 use super::first_layer::FirstLayerConfig;
-use super::llama_like::{LlamaLike, llama_like, named};
+use super::llama_like::named;
 use super::sizes::{LLAMA_NAMES, MAX_ENTRIES, SizeDefaults, sizes};
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
@@ -20,12 +20,6 @@ struct LatentLike {
     dims: (u64, u64, Option<u64>),
     /// Key of the embedding multiplier, and its default.
     multiplier: Option<(&'static str, f64)>,
-}
-
-/// `DeepSeekMoE` 16B: Llama's attention.
-pub(super) fn dense(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
-    let bias = config.flag("attention_bias", false);
-    llama_like(config, &LlamaLike { bias, ..LlamaLike::default() }, rope_theta)
 }
 
 /// V2 and V2-Lite, which has no low rank for queries.
@@ -90,14 +84,8 @@ fn latent_like(
     let query_rank = written.or((!config.contains("q_lora_rank")).then_some(family.ranks.0));
     let key_rank = size("kv_lora_rank", family.ranks.1);
     let eps = config.optional_positive("rms_norm_eps").unwrap_or(family.eps);
-    let rope = RopeDefaults {
-        pairing: family.pairing,
-        theta: 1e4,
-        rotary_dims: rotary,
-        max_positions: sizes.max_positions.unwrap_or(family.max_positions),
-        original_positions: None,
-        alpha: false,
-    };
+    let positions = sizes.max_positions.unwrap_or(family.max_positions);
+    let rope = RopeDefaults::new(family.pairing, 1e4, rotary, positions);
     let rope = rope_config::read(config, &rope, rope_theta);
     let plain = AttentionSpec::plain(&sizes, Norm::Rms { eps, offset: 0.0 });
     let mut spec = AttentionSpec {

@@ -50,14 +50,8 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
             .with_hint("choose a Falcon with rotary positions, for example falcon-7b"),
         );
     }
-    let rope = RopeDefaults {
-        pairing: Pairing::Half,
-        theta: 1e4,
-        rotary_dims: head_dim,
-        max_positions: sizes.max_positions.unwrap_or(2048),
-        original_positions: None,
-        alpha: false,
-    };
+    let positions = sizes.max_positions.unwrap_or(2048);
+    let rope = RopeDefaults::new(Pairing::Half, 1e4, head_dim, positions);
     spec.rope = Some(rope_config::read(config, &rope, rope_theta));
     let norm = norm_name(config, grouped);
     named(spec, &["transformer.", ""], ("word_embeddings", norm, true), projections)

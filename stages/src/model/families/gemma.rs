@@ -2,7 +2,9 @@
 
 use super::attention_span::{layer_zero_slides, slide, sliding_window};
 use super::first_layer::FirstLayerConfig;
-use super::llama_like::{LlamaLike, NormKind, eps, llama_like_with, plain_rope, rms_head_norm};
+use super::llama_like::{
+    LLAMA, LlamaLike, NormKind, eps, llama_like_with, plain_rope, rms_head_norm,
+};
 use super::rest::{LlamaLayout, llama_decoder, norms_after, ropes};
 use super::sizes::SizeDefaults;
 use crate::model::decoder::{Activation, Decoder, FeedForward, NamedNorm};
@@ -63,8 +65,7 @@ fn base(
         norm: NormKind::Rms { offset: 1.0 },
         rope_theta: theta,
         max_positions,
-        bias: config.flag("attention_bias", false),
-        ..LlamaLike::default()
+        ..LLAMA
     };
     let mut first = llama_like_with(config, &family, defaults, rope_theta);
     first.spec.embedding.multiplier = Some((first.spec.hidden_size as f64).sqrt());
@@ -145,14 +146,9 @@ fn rope_for(
         let theta = rope_theta.or_else(|| config.optional_positive("rope_local_base_freq"));
         return plain_rope(Pairing::Half, spec.head_dim, theta.unwrap_or(1e4));
     }
-    let defaults = RopeDefaults {
-        pairing: Pairing::Half,
-        theta: if slides { 1e4 } else { 1e6 },
-        rotary_dims: spec.head_dim,
-        max_positions: spec.max_positions.unwrap_or(131_072),
-        original_positions: None,
-        alpha: false,
-    };
+    let theta = if slides { 1e4 } else { 1e6 };
+    let positions = spec.max_positions.unwrap_or(131_072);
+    let defaults = RopeDefaults::new(Pairing::Half, theta, spec.head_dim, positions);
     let layer_type = if slides { "sliding_attention" } else { "full_attention" };
     read_for_layer_type(config, &defaults, rope_theta, Some(layer_type))
 }

@@ -1,7 +1,7 @@
 //! GPT-NeoX, Pythia and relatives: one tensor of queries, keys and values, head by head; Persimmon has the same layout.
 
 use super::first_layer::FirstLayerConfig;
-use super::llama_like::{LlamaLike, NormKind, head_norm, llama_like, named};
+use super::llama_like::{Bias, LLAMA, LlamaLike, NormKind, head_norm, llama_like, named};
 use super::rest::{activation, head_named, output, plain, two_projections, width};
 use super::sizes::{LLAMA_NAMES, SizeDefaults, SizeNames, sizes};
 use crate::model::decoder::{Decoder, NamedNorm, Order};
@@ -17,14 +17,10 @@ pub(super) fn gpt_neox(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLay
     let names = SizeNames { key_heads: &[], ..LLAMA_NAMES };
     let sizes = sizes(config, &names, &defaults);
     let share = config.optional_positive("rotary_pct").unwrap_or(0.25);
-    let rope = RopeDefaults {
-        pairing: Pairing::Half,
-        theta: config.optional_positive("rotary_emb_base").unwrap_or(1e4),
-        rotary_dims: rope_config::rotary_dims(config, sizes.head_dim, share),
-        max_positions: sizes.max_positions.unwrap_or(2048),
-        original_positions: None,
-        alpha: false,
-    };
+    let theta = config.optional_positive("rotary_emb_base").unwrap_or(1e4);
+    let dims = rope_config::rotary_dims(config, sizes.head_dim, share);
+    let positions = sizes.max_positions.unwrap_or(2048);
+    let rope = RopeDefaults::new(Pairing::Half, theta, dims, positions);
     let eps = config.optional_positive("layer_norm_eps").unwrap_or(1e-5);
     let plain = AttentionSpec::plain(&sizes, Norm::Layer { eps, offset: 0.0 });
     let bias = config.flag("attention_bias", true);
@@ -41,9 +37,9 @@ pub(super) fn persimmon(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLa
         norm: NormKind::Layer { offset: 0.0, bias: true },
         eps: ("layer_norm_eps", 1e-5),
         max_positions: 16_384,
-        bias: true,
+        bias: Bias::Fixed(true),
         partial_rotary: Some(0.5),
-        ..LlamaLike::default()
+        ..LLAMA
     };
     let mut first = llama_like(config, &family, rope_theta);
     let (heads, head_dim) = (first.spec.query_heads, first.spec.head_dim);

@@ -2,7 +2,7 @@
 
 use super::attention_span::{slide, sliding_window};
 use super::first_layer::FirstLayerConfig;
-use super::llama_like::{LlamaLike, llama_like};
+use super::llama_like::{Bias, LLAMA, LlamaLike, llama_like};
 use crate::model::fields::Fields;
 use crate::model::rope::{RopeScaling, yarn_attention_factor};
 use crate::model::tensors::TensorRole;
@@ -15,8 +15,8 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
         eps: ("rms_norm_eps", 1e-5),
         rope_theta: 1.5e5,
         max_positions: 131_072,
-        bias: config.flag("attention_bias", true),
-        ..LlamaLike::default()
+        bias: Bias::Flag("attention_bias", true),
+        ..LLAMA
     };
     let mut first = llama_like(config, &family, rope_theta);
     first.spec.sinks = true;

@@ -1,18 +1,13 @@
 //! Hunyuan, dense and with experts: an RMS norm over each head after the rotary embedding.
 
 use super::first_layer::FirstLayerConfig;
-use super::llama_like::{LlamaLike, head_norm, llama_like};
+use super::llama_like::{LLAMA, LlamaLike, head_norm, llama_like};
 use crate::model::fields::Fields;
 use crate::model::spec::{HeadNorm, NormScope};
 
 /// Every layer sees all tokens. `dynamic` rope scaling by `alpha` changes the base once, for windows of any length.
 pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
-    let family = LlamaLike {
-        eps: ("rms_norm_eps", 1e-5),
-        bias: config.flag("attention_bias", false),
-        alpha: true,
-        ..LlamaLike::default()
-    };
+    let family = LlamaLike { eps: ("rms_norm_eps", 1e-5), alpha: true, ..LLAMA };
     let mut first = llama_like(config, &family, rope_theta);
     let norm = HeadNorm::new(first.spec.norm.clone(), NormScope::Head);
     let norm = HeadNorm { after_rope: true, ..norm };

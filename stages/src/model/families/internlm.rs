@@ -1,25 +1,22 @@
 //! `InternLM` 1 to 3: Llama with biases; with one grouped tensor; without either.
 
 use super::first_layer::FirstLayerConfig;
-use super::llama_like::{LlamaLike, llama_like};
+use super::llama_like::{Bias, LLAMA, LlamaLike, llama_like};
 use crate::model::fields::Fields;
 use crate::model::tensors::Projection;
 
-/// `InternLM` 1: `bias` for queries and keys.
-pub(super) fn internlm(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
-    let bias = config.flag("bias", true);
-    llama_like(config, &LlamaLike { bias, ..LlamaLike::default() }, rope_theta)
-}
+/// `InternLM` 1.
+pub(super) const INTERNLM: LlamaLike = LlamaLike { bias: Bias::Flag("bias", true), ..LLAMA };
 
 /// `InternLM` 2: one tensor, in groups of queries, a key and a value.
 pub(super) fn internlm2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
-    let bias = config.flag("bias", false);
-    let mut first = llama_like(config, &LlamaLike { bias, ..LlamaLike::default() }, rope_theta);
+    let family = LlamaLike { bias: Bias::Flag("bias", false), ..LLAMA };
+    let mut first = llama_like(config, &family, rope_theta);
     let spec = &first.spec;
     let (groups, head_dim) = (spec.key_heads, spec.head_dim);
     let per_group = (spec.query_heads / groups).max(1);
     let (query, key) =
-        Projection::grouped("layers.0.attention.wqkv", bias, groups, per_group, head_dim);
+        Projection::grouped("layers.0.attention.wqkv", spec.bias, groups, per_group, head_dim);
     (first.tensors.query, first.tensors.key) = (query, key);
     "tok_embeddings.weight".clone_into(&mut first.tensors.embedding);
     first.tensors.norm_weight = Some("layers.0.attention_norm.weight".to_owned());
@@ -33,8 +30,8 @@ pub(super) fn internlm3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLa
         head_dim: Some(128),
         eps: ("rms_norm_eps", 1e-5),
         max_positions: 32_768,
-        bias: config.flag("qkv_bias", config.flag("attention_bias", false)),
-        ..LlamaLike::default()
+        bias: Bias::Flag("qkv_bias", config.flag("attention_bias", false)),
+        ..LLAMA
     };
     llama_like(config, &family, rope_theta)
 }

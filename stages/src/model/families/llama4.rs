@@ -1,7 +1,7 @@
 //! Llama 4: most layers see one chunk of tokens and rotate, the others see all and have no positions.
 
 use super::first_layer::FirstLayerConfig;
-use super::llama_like::{LlamaLike, eps, head_norm, llama_like};
+use super::llama_like::{LLAMA, LlamaLike, eps, head_norm, llama_like};
 use super::smollm3::rotating_layers;
 use crate::model::fields::Fields;
 use crate::model::rope::Pairing;
@@ -15,9 +15,8 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
         eps: ("rms_norm_eps", 1e-5),
         rope_theta: 5e5,
         max_positions: 131_072,
-        bias: config.flag("attention_bias", false),
         pairing: Pairing::Interleaved,
-        ..LlamaLike::default()
+        ..LLAMA
     };
     let mut first = llama_like(config, &family, rope_theta);
     let rotates = rotating_layers(config);

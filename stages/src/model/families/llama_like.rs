@@ -19,8 +19,7 @@ pub(super) struct LlamaLike {
     pub(super) eps: (&'static str, f64),
     pub(super) rope_theta: f64,
     pub(super) max_positions: u64,
-    /// Whether queries and keys have a bias.
-    pub(super) bias: bool,
+    pub(super) bias: Bias,
     pub(super) pairing: Pairing,
     /// Default of `partial_rotary_factor`; `None` if the key is not allowed.
     pub(super) partial_rotary: Option<f64>,
@@ -30,22 +29,27 @@ pub(super) struct LlamaLike {
     pub(super) alpha: bool,
 }
 
-impl Default for LlamaLike {
-    fn default() -> Self {
-        Self {
-            key_heads: None,
-            head_dim: None,
-            norm: NormKind::Rms { offset: 0.0 },
-            eps: ("rms_norm_eps", 1e-6),
-            rope_theta: 1e4,
-            max_positions: 2048,
-            bias: false,
-            pairing: Pairing::Half,
-            partial_rotary: None,
-            original_positions: None,
-            alpha: false,
-        }
-    }
+/// Llama itself: the defaults of the other families.
+pub(super) const LLAMA: LlamaLike = LlamaLike {
+    key_heads: None,
+    head_dim: None,
+    norm: NormKind::Rms { offset: 0.0 },
+    eps: ("rms_norm_eps", 1e-6),
+    rope_theta: 1e4,
+    max_positions: 2048,
+    bias: Bias::Flag("attention_bias", false),
+    pairing: Pairing::Half,
+    partial_rotary: None,
+    original_positions: None,
+    alpha: false,
+};
+
+/// Whether queries and keys have a bias.
+#[derive(Clone, Copy)]
+pub(super) enum Bias {
+    Fixed(bool),
+    /// A key of config.json decides; with its default.
+    Flag(&'static str, bool),
 }
 
 /// Kind of a norm, without its `eps`.
@@ -88,6 +92,10 @@ pub(super) fn llama_like_with(
     defaults: &SizeDefaults,
     rope_theta: Option<f64>,
 ) -> FirstLayerConfig {
+    let bias = match family.bias {
+        Bias::Fixed(bias) => bias,
+        Bias::Flag(name, default) => config.flag(name, default),
+    };
     let defaults = SizeDefaults {
         key_heads: family.key_heads,
         head_dim: family.head_dim,
@@ -110,13 +118,13 @@ pub(super) fn llama_like_with(
     let norm = family.norm.with_eps(config.optional_positive(family.eps.0).unwrap_or(family.eps.1));
     let norm_bias = matches!(family.norm, NormKind::Layer { bias: true, .. });
     let spec = AttentionSpec {
-        bias: family.bias,
+        bias,
         rope: Some(rope_config::read(config, &rope, rope_theta)),
         ..AttentionSpec::plain(&sizes, norm)
     };
     let projection = |name: &str, heads: u64| {
         let name = format!("layers.0.self_attn.{name}");
-        Projection::whole(&name, family.bias, heads * sizes.head_dim)
+        Projection::whole(&name, bias, heads * sizes.head_dim)
     };
     let projections =
         (projection("q_proj", sizes.query_heads), projection("k_proj", sizes.key_heads));

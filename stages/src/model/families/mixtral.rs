@@ -3,19 +3,14 @@
 use super::attention_span::slide_everywhere;
 use super::first_layer::FirstLayerConfig;
 use super::llama_like::{LlamaLike, llama_like};
+use super::mistral::MISTRAL;
 use super::rest::{LlamaLayout, llama_decoder, sized, width};
 use crate::model::decoder::{Decoder, FeedForward, Perceptron};
 use crate::model::fields::Fields;
 
 /// Every layer slides over `sliding_window` tokens if it is given; by default, none does.
 pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
-    let family = LlamaLike {
-        key_heads: Some(8),
-        eps: ("rms_norm_eps", 1e-5),
-        rope_theta: 1e6,
-        max_positions: 131_072,
-        ..LlamaLike::default()
-    };
+    let family = LlamaLike { eps: ("rms_norm_eps", 1e-5), rope_theta: 1e6, ..MISTRAL };
     let mut first = llama_like(config, &family, rope_theta);
     let window = config.optional_size("sliding_window", 1 << 32);
     slide_everywhere(&mut first, config, window);

@@ -2,20 +2,20 @@
 
 use super::attention_span::{layer_zero_slides, slide, sliding_window};
 use super::first_layer::FirstLayerConfig;
-use super::llama_like::{LlamaLike, NormKind, llama_like, plain_rope, rms_head_norm};
-use super::rest::{LlamaLayout, llama_decoder, norms_after};
+use super::llama_like::{LLAMA, LlamaLike, NormKind, llama_like, plain_rope, rms_head_norm};
+use super::rest::{attention_bias_decoder, norms_after};
 use crate::model::decoder::{Decoder, NamedNorm};
 use crate::model::fields::Fields;
+use crate::model::problem::ModelProblem;
 use crate::model::rope::Pairing;
-use crate::model::spec::Norm;
-use crate::model::spec::NormScope;
+use crate::model::spec::{Norm, NormScope};
 
 /// The norm has no weights; queries and keys may be clipped.
 pub(super) fn olmo(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let norm = NormKind::Layer { offset: 0.0, bias: false };
     // `eps` is fixed in the library: config.json has no key for it.
     let eps = ("layer_norm_eps of OLMo is not configurable", 1e-5);
-    let family = LlamaLike { norm, eps, bias: bias(config), ..LlamaLike::default() };
+    let family = LlamaLike { norm, eps, ..LLAMA };
     let mut first = llama_like(config, &family, rope_theta);
     first.tensors.norm_weight = None;
     first.spec.clip = config.optional_positive("clip_qkv");
@@ -44,20 +44,13 @@ pub(super) fn olmo3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerC
 
 /// Like `OLMo` 2 with a first norm. Clipping, which would follow the norms over all heads, is refused.
 pub(super) fn olmoe(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
-    let family = LlamaLike {
-        eps: ("rms_norm_eps", 1e-5),
-        max_positions: 4096,
-        bias: bias(config),
-        ..LlamaLike::default()
-    };
+    let family = LlamaLike { eps: ("rms_norm_eps", 1e-5), max_positions: 4096, ..LLAMA };
     let mut first = llama_like(config, &family, rope_theta);
     if config.optional_positive("clip_qkv").is_some() {
-        config.note(crate::model::problem::ModelProblem::settings(
-            "`clip_qkv` is not supported for this model type",
-        ));
+        let message = "`clip_qkv` is not supported for this model type";
+        config.note(ModelProblem::settings(message));
     }
-    let eps = config.optional_positive("rms_norm_eps").unwrap_or(1e-5);
-    rms_head_norm(&mut first, eps, 0.0, NormScope::AllHeads);
+    rms_head_norm(&mut first, rms_eps(config), 0.0, NormScope::AllHeads);
     first
 }
 
@@ -66,36 +59,27 @@ fn without_first_norm(
     theta: f64,
     rope_theta: Option<f64>,
 ) -> FirstLayerConfig {
-    let family = LlamaLike {
-        norm: NormKind::None,
-        rope_theta: theta,
-        bias: bias(config),
-        ..LlamaLike::default()
-    };
+    let family = LlamaLike { norm: NormKind::None, rope_theta: theta, ..LLAMA };
     let mut first = llama_like(config, &family, rope_theta);
-    let eps = config.optional_positive("rms_norm_eps").unwrap_or(1e-5);
-    rms_head_norm(&mut first, eps, 0.0, NormScope::AllHeads);
+    rms_head_norm(&mut first, rms_eps(config), 0.0, NormScope::AllHeads);
     first
 }
 
-fn bias(config: &Fields<'_>) -> bool {
-    config.flag("attention_bias", false)
+fn rms_eps(config: &Fields<'_>) -> f64 {
+    config.optional_positive("rms_norm_eps").unwrap_or(1e-5)
 }
 
 /// `OLMo` 1: norms have no weights.
 pub(super) fn olmo_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
     let norm = || NamedNorm::bare(first.spec.norm.clone());
-    let layout = LlamaLayout { output_bias: first.spec.bias, ..LlamaLayout::default() };
     let (before_feed_forward, last_norm) = (norm(), norm());
-    Decoder { before_feed_forward, last_norm, ..llama_decoder(config, first, &layout) }
+    Decoder { before_feed_forward, last_norm, ..attention_bias_decoder(config, first) }
 }
 
 /// `OLMo` 2: norms after both parts, none before.
 pub(super) fn olmo2_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
-    let layout = LlamaLayout { output_bias: first.spec.bias, ..LlamaLayout::default() };
-    let mut decoder = llama_decoder(config, first, &layout);
-    let eps = config.optional_positive("rms_norm_eps").unwrap_or(1e-5);
-    let norm = Norm::Rms { eps, offset: 0.0 };
+    let mut decoder = attention_bias_decoder(config, first);
+    let norm = Norm::Rms { eps: rms_eps(config), offset: 0.0 };
     let names = ["layers.0.post_attention_layernorm", "layers.0.post_feedforward_layernorm"];
     norms_after(&mut decoder, &norm, names[0], names[1]);
     decoder.before_feed_forward = NamedNorm::default();

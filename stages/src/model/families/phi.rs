@@ -2,7 +2,7 @@
 
 use super::attention_span::slide_everywhere;
 use super::first_layer::FirstLayerConfig;
-use super::llama_like::{LlamaLike, NormKind, head_norm, llama_like};
+use super::llama_like::{Bias, LLAMA, LlamaLike, NormKind, head_norm, llama_like};
 use super::rest::{activation, head, output, plain, two_projections, width};
 use crate::model::decoder::{Decoder, NamedNorm, Order};
 use crate::model::fields::Fields;
@@ -14,9 +14,9 @@ pub(super) fn phi(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerCon
     let family = LlamaLike {
         norm: NormKind::Layer { offset: 0.0, bias: true },
         eps: ("layer_norm_eps", 1e-5),
-        bias: true,
+        bias: Bias::Fixed(true),
         partial_rotary: Some(0.5),
-        ..LlamaLike::default()
+        ..LLAMA
     };
     let mut first = llama_like(config, &family, rope_theta);
     if config.flag("qk_layernorm", false) {
@@ -34,9 +34,10 @@ pub(super) fn phi3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerCo
     let family = LlamaLike {
         eps: ("rms_norm_eps", 1e-5),
         max_positions: 4096,
+        bias: Bias::Fixed(false),
         partial_rotary: Some(1.0),
         original_positions: Some(4096),
-        ..LlamaLike::default()
+        ..LLAMA
     };
     let mut first = llama_like(config, &family, rope_theta);
     let spec = &first.spec;

@@ -2,18 +2,14 @@
 
 use super::attention_span::{slide, sliding_window};
 use super::first_layer::FirstLayerConfig;
-use super::llama_like::{LlamaLike, llama_like};
+use super::llama_like::{Bias, LLAMA, LlamaLike, llama_like};
 use crate::model::fields::Fields;
 
 /// Queries and keys always have a bias. With `use_sliding_window`, layers from `max_window_layers` on slide, so layer 0
 /// does only if that is 0 (or `layer_types` says so).
 pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
-    let family = LlamaLike {
-        key_heads: Some(32),
-        max_positions: 32_768,
-        bias: true,
-        ..LlamaLike::default()
-    };
+    let family =
+        LlamaLike { key_heads: Some(32), max_positions: 32_768, bias: Bias::Fixed(true), ..LLAMA };
     let mut first = llama_like(config, &family, rope_theta);
     if config.flag("use_sliding_window", false) {
         let sliding_from = config.optional_count("max_window_layers").unwrap_or(28);
@@ -27,8 +23,8 @@ pub(super) fn moe(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerCon
     let family = LlamaLike {
         key_heads: Some(16),
         max_positions: 32_768,
-        bias: config.flag("qkv_bias", true),
-        ..LlamaLike::default()
+        bias: Bias::Flag("qkv_bias", true),
+        ..LLAMA
     };
     let mut first = llama_like(config, &family, rope_theta);
     if config.flag("use_sliding_window", false) {

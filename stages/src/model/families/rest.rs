@@ -59,6 +59,12 @@ pub(super) fn plain_llama_decoder(config: &Fields<'_>, first: &FirstLayerConfig)
     llama_decoder(config, first, &LlamaLayout::default())
 }
 
+/// Describes a model with Llama's names, whose output projection has a bias if queries and keys have one.
+pub(super) fn attention_bias_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
+    let layout = LlamaLayout { output_bias: first.spec.bias, ..LlamaLayout::default() };
+    llama_decoder(config, first, &layout)
+}
+
 /// Describes a model like Llama with gate and up projection in one tensor.
 pub(super) fn fused_gate_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
     llama_decoder(config, first, &LlamaLayout { fused_gate: true, ..LlamaLayout::default() })

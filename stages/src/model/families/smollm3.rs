@@ -2,7 +2,7 @@
 
 use super::attention_span::slide;
 use super::first_layer::FirstLayerConfig;
-use super::llama_like::{LlamaLike, llama_like};
+use super::llama_like::{LLAMA, LlamaLike, llama_like};
 use super::rest::{LlamaLayout, llama_decoder, ropes};
 use crate::model::decoder::Decoder;
 use crate::model::fields::Fields;
@@ -23,13 +23,7 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
 
 /// A layer that rotates.
 fn base(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
-    let family = LlamaLike {
-        key_heads: Some(4),
-        rope_theta: 2e6,
-        max_positions: 32_768,
-        bias: config.flag("attention_bias", false),
-        ..LlamaLike::default()
-    };
+    let family = LlamaLike { key_heads: Some(4), rope_theta: 2e6, max_positions: 32_768, ..LLAMA };
     llama_like(config, &family, rope_theta)
 }
 

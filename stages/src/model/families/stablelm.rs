@@ -1,7 +1,7 @@
 //! `StableLM` 2 and 3B: a layer norm; a quarter of each head rotates.
 
 use super::first_layer::FirstLayerConfig;
-use super::llama_like::{LlamaLike, NormKind, llama_like};
+use super::llama_like::{Bias, LLAMA, LlamaLike, NormKind, llama_like};
 use super::rest::{LlamaLayout, llama_decoder};
 use crate::model::decoder::{Decoder, NamedNorm, Order};
 use crate::model::fields::Fields;
@@ -16,9 +16,9 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
         norm: NormKind::Layer { offset: 0.0, bias: true },
         eps: ("layer_norm_eps", 1e-5),
         max_positions: 4096,
-        bias: config.flag("use_qkv_bias", false),
+        bias: Bias::Flag("use_qkv_bias", false),
         partial_rotary: Some(0.25),
-        ..LlamaLike::default()
+        ..LLAMA
     };
     let mut first = llama_like(config, &family, rope_theta);
     if config.flag("qk_layernorm", false) {

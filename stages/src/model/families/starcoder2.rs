@@ -2,7 +2,7 @@
 
 use super::attention_span::slide_everywhere;
 use super::first_layer::FirstLayerConfig;
-use super::llama_like::{LlamaLike, NormKind, llama_like};
+use super::llama_like::{Bias, LLAMA, LlamaLike, NormKind, llama_like};
 use super::rest::{activation, head, output, plain, two_projections, width};
 use crate::model::decoder::{Decoder, NamedNorm};
 use crate::model::fields::Fields;
@@ -14,8 +14,8 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
         norm: NormKind::Layer { offset: 0.0, bias: true },
         eps: ("norm_epsilon", 1e-5),
         max_positions: 4096,
-        bias: config.flag("use_bias", true),
-        ..LlamaLike::default()
+        bias: Bias::Flag("use_bias", true),
+        ..LLAMA
     };
     let mut first = llama_like(config, &family, rope_theta);
     let window = config.optional_size("sliding_window", 1 << 32);
