@@ -19,7 +19,6 @@ pub(crate) const INDEX: &str = "model.safetensors.index.json";
 pub(crate) const WHOLE_BYTES: &str = "longsift_whole_bytes";
 /// Maximum size of an index; DeepSeek-V3's 91,991 tensors take 9 MB.
 const MAX_INDEX_BYTES: u64 = 64 << 20;
-/// Maximum number of tensors in an index.
 const MAX_TENSORS: usize = 500_000;
 
 /// The tensors of a checkpoint and the files that hold them.
@@ -88,7 +87,6 @@ impl Catalogue {
         Self::from_files(folder, &files)
     }
 
-    /// Reads the headers of the named files.
     pub(crate) fn from_files(folder: &Path, names: &[String]) -> Result<Self, Vec<ModelProblem>> {
         let (mut opened, mut problems) = (Vec::new(), Vec::new());
         for name in names {
@@ -104,7 +102,6 @@ impl Catalogue {
         }
     }
 
-    /// Lists the tensors of files whose headers have been read.
     pub(crate) fn from_shards(opened: Vec<WeightShard>) -> Result<Self, Vec<ModelProblem>> {
         let mut catalogue = Self { opened, ..Self::default() };
         let mut problems = Vec::new();

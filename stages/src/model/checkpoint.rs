@@ -27,7 +27,6 @@ pub struct ModelFolder {
     warnings: Vec<String>,
 }
 
-/// A required tensor and its location.
 #[derive(Debug)]
 pub(crate) struct LocatedTensor {
     pub(crate) needed: NeededTensor,
@@ -69,12 +68,10 @@ impl ModelFolder {
         ModelConfig::read(folder, rope_theta)?.with_weights()
     }
 
-    /// Returns the part that was read from `config.json`.
     pub fn config(&self) -> &ModelConfig {
         &self.config
     }
 
-    /// Returns the first layer.
     pub fn spec(&self) -> &AttentionSpec {
         self.config.spec()
     }
@@ -145,7 +142,6 @@ impl ModelConfig {
     }
 }
 
-/// Locates every required tensor in the folder's files.
 fn open(config: ModelConfig) -> Result<ModelFolder, Vec<ModelProblem>> {
     let (method, catalogue) = stored(&config)?;
     let checkpoint_bytes = catalogue.checkpoint_bytes;
@@ -231,7 +227,6 @@ pub(crate) struct LocatedModel {
     warnings: Vec<String>,
 }
 
-/// Locates every required tensor among the stored ones.
 pub(crate) fn locate(
     config: ModelConfig,
     method: &Method,

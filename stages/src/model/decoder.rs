@@ -18,12 +18,9 @@ pub(crate) struct Decoder {
     pub(crate) scale_by_depth: bool,
     pub(crate) value: Projection,
     pub(crate) output: Projection,
-    /// Norm of the attention output.
     pub(crate) after_attention: NamedNorm,
-    /// Norm of the feed-forward input.
     pub(crate) before_feed_forward: NamedNorm,
     pub(crate) feed_forward: FeedForward,
-    /// Norm of the feed-forward output.
     pub(crate) after_feed_forward: NamedNorm,
     /// Multiplier of both outputs before they are added to the residual stream.
     pub(crate) residual_multiplier: f64,
@@ -43,7 +40,6 @@ pub(crate) enum Order {
     NormalisedSums,
 }
 
-/// A norm and the names of its tensors.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct NamedNorm {
     pub(crate) norm: Norm,

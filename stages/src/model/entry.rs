@@ -7,7 +7,6 @@ use safetensors::Dtype;
 
 use super::formats::BlockType;
 
-/// Type of a stored tensor's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StoredType {
     /// A plain array of numbers.

@@ -262,7 +262,6 @@ fn known_types() -> String {
     format!("supported model types: {}", known_model_types().join(", "))
 }
 
-/// Returns the problem of a model type that is unknown or cannot be scored.
 fn unknown_type(config: &Fields<'_>, model_type: &str) -> ModelProblem {
     without_attention::problem(config, model_type).unwrap_or_else(|| {
         ModelProblem::settings(format!("model type `{model_type}` is not supported"))

@@ -26,7 +26,6 @@ impl<'a> Fields<'a> {
         Self { map, location: location.to_owned(), problems }
     }
 
-    /// Records a problem of the file.
     pub(crate) fn note(&self, problem: ModelProblem) {
         self.problems.borrow_mut().push(problem);
     }
@@ -74,7 +73,6 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Returns a required size between 1 and `max`.
     pub(crate) fn size(&self, name: &str, max: u64) -> u64 {
         if self.value(name).is_none() {
             self.note(ModelProblem::checkpoint(format!("{} has no `{name}`", self.location)));
@@ -148,7 +146,6 @@ impl<'a> Fields<'a> {
         self.optional_positive(name).unwrap_or(1.0)
     }
 
-    /// Returns a boolean, or the default if absent.
     pub(crate) fn flag(&self, name: &str, default: bool) -> bool {
         let Some(value) = self.value(name) else { return default };
         if value.as_bool().is_none() {

@@ -20,12 +20,10 @@ pub(crate) fn file_names(folder: &Path) -> Result<Vec<String>, ModelProblem> {
     Ok(names)
 }
 
-/// Whether a file name has the extension of safetensors.
 pub(crate) fn is_safetensors(name: &str) -> bool {
     Path::new(name).extension().is_some_and(|extension| extension == "safetensors")
 }
 
-/// Whether a file name has the extension of GGUF.
 pub(crate) fn is_gguf(name: &str) -> bool {
     Path::new(name).extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
 }

@@ -126,7 +126,6 @@ impl GgufMetadata {
         self.0.keys().map(String::as_str)
     }
 
-    /// Whether an entry is `false` or 0.
     pub(crate) fn is_false_or_zero(&self, key: &str) -> bool {
         self.flag(key) == Some(false) || self.number(key) == Some(0.0)
     }

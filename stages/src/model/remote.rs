@@ -29,7 +29,6 @@ pub struct SlicePlan {
     pub files: Vec<SlicedFile>,
     /// Content of `model.safetensors.index.json` of the small checkpoint.
     pub index: Vec<u8>,
-    /// Bytes of the whole checkpoint.
     pub checkpoint_bytes: u64,
     /// Names of the tensors of layer 0, sorted.
     pub tensors: Vec<String>,

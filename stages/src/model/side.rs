@@ -18,7 +18,6 @@ const AUX_NAMES: [(TensorRole, &str); 10] = [
     (TensorRole::NormBias, "norm_bias"),
 ];
 
-/// Returns the name of an array in a table file.
 pub(crate) fn aux_name(array: TensorRole) -> &'static str {
     let named = AUX_NAMES.iter().find(|(role, _)| *role == array);
     named.expect("every array of a table has a name").1

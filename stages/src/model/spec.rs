@@ -80,7 +80,6 @@ pub struct AttentionSpec {
     pub unverified: bool,
 }
 
-/// Content of one row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RowContent {
     /// All query heads, then all key heads.

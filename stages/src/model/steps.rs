@@ -27,11 +27,8 @@ pub struct HeadNorm {
     pub norm: Norm,
     /// Numbers that share a mean, and number of weights.
     pub over: NormScope,
-    /// Whether there are weights.
     pub weight: bool,
-    /// Whether there are biases.
     pub bias: bool,
-    /// Whether it follows the rotary embedding.
     pub after_rope: bool,
 }
 
@@ -103,7 +100,6 @@ pub enum QueryScale {
 }
 
 impl QueryScale {
-    /// Returns the factors of a window of `tokens` tokens.
     pub(crate) fn factors(&self, tokens: usize) -> Vec<f32> {
         let factor = |position: usize| match *self {
             Self::LogN { trained } => {

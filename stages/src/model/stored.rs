@@ -12,7 +12,6 @@ use super::problem::ModelProblem;
 use super::remote_weights::RemoteWeights;
 use super::shard::WeightShard;
 
-/// A tensor, its name on disk and its file.
 #[derive(Clone, Debug)]
 pub(crate) struct StoredTensor {
     pub(crate) name: String,
@@ -30,7 +29,6 @@ impl StoredTensor {
     }
 }
 
-/// Location of weight files.
 pub(crate) enum WeightSource {
     Folder(PathBuf),
     Remote(Rc<dyn RemoteWeights>),

@@ -71,7 +71,6 @@ impl TableHeader {
     }
 }
 
-/// Writes a table file row by row.
 pub(crate) struct TableWriter {
     file: BufWriter<File>,
     root: Sha256,

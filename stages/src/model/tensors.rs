@@ -19,7 +19,6 @@ pub(crate) struct LayerZeroTensors {
     pub(crate) norm_bias: Option<String>,
     pub(crate) query: Projection,
     pub(crate) key: Projection,
-    /// Other tensors of the family.
     pub(crate) more: Vec<WholeTensor>,
     /// A key that is missing in config.json although it determines the tensors. If the tensors of its default are
     /// missing, the checkpoint is read as if the key were `null`.
@@ -137,7 +136,6 @@ fn all(rows: u64) -> Vec<Range<u64>> {
 /// Roles of the weight and the bias of a norm or projection.
 pub(crate) type Roles = (TensorRole, TensorRole);
 
-/// Purpose of a required tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) enum TensorRole {
     NormWeight,
@@ -257,7 +255,6 @@ impl NeededTensor {
         Self { role, name, rows: all(shape[0]), shape, columns: None }
     }
 
-    /// Returns how many numbers are read.
     pub(crate) fn numbers(&self) -> u64 {
         let rows: u64 = self.rows.iter().map(|rows| rows.end - rows.start).sum();
         rows * self.row_numbers()
@@ -275,13 +272,11 @@ impl NeededTensor {
 }
 
 impl LayerZeroTensors {
-    /// Adds a whole tensor specific to the family.
     pub(crate) fn need(&mut self, role: TensorRole, name: &str, shape: &[u64]) {
         let shape = shape.to_vec();
         self.more.push(WholeTensor { role, name: name.to_owned(), shape, first: 0 });
     }
 
-    /// Lists everything the builder reads.
     pub(crate) fn needed(&self, spec: &AttentionSpec) -> Vec<NeededTensor> {
         let hidden = spec.hidden_size;
         let mut needed = Vec::new();

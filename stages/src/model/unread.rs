@@ -157,12 +157,10 @@ fn changes_gguf(name: &str, reads: ReadScope) -> bool {
     }
 }
 
-/// Tensor names of a family in one checkpoint.
 struct TensorNames<'a> {
     /// Whether all tensors must be read: a checkpoint with others computes something else.
     closed: bool,
     model_type: &'a str,
-    /// Prefix of all names in this checkpoint.
     prefix: &'a str,
     /// Prefix of a layer's names, before its number.
     layers: &'a str,

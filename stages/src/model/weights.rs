@@ -12,7 +12,6 @@ use super::stored::StoredTensor;
 use super::tensors::{Roles, TensorRole};
 use crate::contract::hex;
 
-/// Maximum bytes of floats per chunk.
 const CHUNK_BYTES: u64 = 16 << 20;
 
 /// Reads one required tensor in order, in chunks of whole rows, and hashes the bytes.

@@ -69,7 +69,6 @@ impl Default for Sums {
 }
 
 impl Sums {
-    /// Adds the next value.
     pub fn add(&mut self, value: f64) {
         self.count += 1;
         self.sum.add(value);

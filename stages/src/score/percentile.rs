@@ -36,7 +36,6 @@ impl HistogramBuilder {
         Self { lowest, highest, counts }
     }
 
-    /// Counts a value of the group.
     pub fn add(&mut self, value: f64) {
         if let Some(count) = self.counts.get_mut(bin(self.lowest, self.highest, value)) {
             *count += 1;
@@ -79,7 +78,6 @@ pub type Words = Arc<dyn AsRef<[u64]> + Send + Sync>;
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(try_from = "SerializedHistogram", into = "SerializedHistogram")]
 pub struct Histogram {
-    /// Minimum of the group.
     lowest: f64,
     /// Maximum of the group.
     highest: f64,
@@ -93,7 +91,6 @@ pub struct Histogram {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Histogram")]
 struct SerializedHistogram {
-    /// Minimum of the group.
     lowest: f64,
     /// Maximum of the group.
     highest: f64,

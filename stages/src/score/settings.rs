@@ -214,7 +214,6 @@ impl RelativeError {
         }
     }
 
-    /// Adds the windows of another part.
     pub fn append(&mut self, other: &Self) {
         self.windows += other.windows;
         self.squares += other.squares;

@@ -7,7 +7,6 @@ use aho_corasick::{AhoCorasick, MatchKind};
 use regex_automata::meta::Regex;
 use tokenizers::{AddedToken, Result};
 
-/// Added tokens, searched for together.
 #[derive(Debug)]
 pub(super) struct AddedTokens {
     /// `None` without tokens.

@@ -44,7 +44,6 @@ pub struct ChatTemplate {
     special_tokens: Map<String, Value>,
 }
 
-/// Rendered conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RenderedConversation {
     pub text: String,

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-/// Token ids of a text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EncodedText {
     /// Token ids: `[tokens]`.

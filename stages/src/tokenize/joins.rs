@@ -9,7 +9,6 @@ use super::scan::Scan;
 /// Bits of the set of pairs, as a power of two: 512 KiB. A hash collision loses a cut, but never changes a token.
 const PAIR_BITS: u32 = 22;
 
-/// Pairs that merges join.
 #[derive(Debug)]
 pub(super) struct Joins {
     /// Pairs of ASCII characters: `left << 7 | right`.

@@ -75,7 +75,6 @@ impl Library {
         &self.steps
     }
 
-    /// Returns the model.
     pub(super) fn model(&self) -> Result<&ModelWrapper> {
         let Some(later) = &self.later else { return Ok(self.steps.get_model()) };
         let whole = later

@@ -64,7 +64,6 @@ impl Line {
     }
 }
 
-/// Returns the number of ids of a part.
 #[inline]
 pub(super) fn count(ids: &PartIds) -> usize {
     // The inverse of an id is large.

@@ -285,7 +285,6 @@ impl Splitter {
         run
     }
 
-    /// Encodes a run on the fast path.
     fn fast_run(
         &self,
         fast: &FastPath,
@@ -320,7 +319,6 @@ impl Splitter {
         Ok(run)
     }
 
-    /// Encodes a run with the crate.
     fn crate_run(
         &self,
         scratch: &mut EncodeScratch,
@@ -395,7 +393,6 @@ impl Splitter {
 }
 
 impl EncodedRange {
-    /// Drops the tokens before a joint.
     fn drop_before(&mut self, joint: usize) {
         let tokens = self.joints[joint].1;
         self.tokens.ids.drain(..tokens);

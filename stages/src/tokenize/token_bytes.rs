@@ -69,7 +69,6 @@ impl TokenBytes {
         &self.bytes[start as usize..*end as usize]
     }
 
-    /// Returns the joined bytes of a window.
     pub fn joined(&self, ids: &[u32]) -> Vec<u8> {
         ids.iter().flat_map(|id| self.bytes_of(*id)).copied().collect()
     }

@@ -3,7 +3,6 @@
 use crate::model::spec::AttentionSpec;
 use crate::model::tensors::{LayerZeroTensors, Projection};
 
-/// The first layer that a `config.json` describes.
 pub(crate) struct FirstLayerConfig {
     pub(crate) spec: AttentionSpec,
     pub(crate) tensors: LayerZeroTensors,
@@ -22,7 +21,6 @@ pub(crate) struct SoftmaxLayers {
     pub(crate) output: Projection,
 }
 
-/// Layers with a sliding window.
 #[derive(Clone, Debug)]
 pub(crate) struct SlidingLayers {
     pub(crate) window: u64,
@@ -36,7 +34,6 @@ impl FirstLayerConfig {
         self.softmax.iter().find(|softmax| softmax.layers.contains(&layer))
     }
 
-    /// Whether a layer slides.
     pub(crate) fn slides(&self, layer: u64) -> bool {
         let sliding = self.sliding.as_ref();
         sliding.and_then(|sliding| sliding.layers.get(layer as usize)).copied().unwrap_or(false)

@@ -26,7 +26,6 @@ const UNKNOWN_KEYS: [&str; 6] = [
     "quantization_config",
     "rms_norm_eps",
 ];
-/// Keys of a group of softmax layers.
 const SOFTMAX_KEYS: [&str; 6] =
     ["layers", "num_heads", "num_kv_heads", "qkv_bias", "rope_theta", "window_size"];
 
@@ -105,7 +104,6 @@ pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder 
     Decoder { value: Projection::whole(&value, false, spec.key_heads * value_dim), ..decoder }
 }
 
-/// Refuses configurations of other versions and variants.
 fn refuse_variants(config: &Fields<'_>) {
     let fixed: [(&str, Value); 6] = [
         ("hidden_act", json!("swish")),

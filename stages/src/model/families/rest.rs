@@ -15,7 +15,6 @@ use crate::model::tensors::Projection;
     reason = "each flag is an independent property of a family"
 )]
 pub(super) struct LlamaLayout {
-    /// Whether the output projection has a bias.
     pub(super) output_bias: bool,
     pub(super) feed_forward_bias: bool,
     /// Whether gate and up projection share one tensor, `gate_up_proj`.
@@ -107,7 +106,6 @@ fn value(key: &Projection) -> Projection {
     Projection { rows: key.rows.iter().map(values_after).collect(), ..key.clone() }
 }
 
-/// Returns the projection from all heads to the hidden state.
 pub(super) fn output(first: &FirstLayerConfig, name: &str, bias: bool) -> Projection {
     let spec = &first.spec;
     sized(name, bias, spec.hidden_size, spec.query_heads * spec.head_dim)
@@ -157,7 +155,6 @@ pub(super) fn two_projections(
     Perceptron { gate: None, up, down, activation }
 }
 
-/// Reads the activation from the first of several keys in config.json.
 pub(super) fn activation(config: &Fields<'_>, names: &[&str], default: &str) -> Activation {
     let written = names.iter().find_map(|name| Some((*name, config.optional_text(name)?)));
     let (key, name) = written.unwrap_or((names[0], default));
@@ -189,7 +186,6 @@ pub(super) fn ropes(
     (0..first.spec.layers).map(of_layer).collect()
 }
 
-/// Sets the norms after attention and after the feed-forward part.
 pub(super) fn norms_after(decoder: &mut Decoder, norm: &Norm, attention: &str, feed_forward: &str) {
     let named = |name: &str| NamedNorm::new(norm.clone(), name, false);
     decoder.after_attention = named(attention);

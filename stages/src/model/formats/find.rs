@@ -47,7 +47,6 @@ impl Finder<'_> {
         names.iter().find_map(|name| self.on_disk(name))
     }
 
-    /// Returns the name under which a required tensor is stored.
     fn stored_name(&self, needed: &NeededTensor) -> Option<StoredName> {
         if let Method::Gguf { .. } = self.method {
             return gguf::gguf_name(&needed.name)
@@ -134,7 +133,6 @@ impl Finder<'_> {
     }
 }
 
-/// Name of a stored tensor.
 enum StoredName {
     /// The tensor itself, or its codes.
     Named(String),

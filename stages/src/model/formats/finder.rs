@@ -11,7 +11,6 @@ use crate::model::stored::{StoredTensor, StoredTensors};
 /// Types of plain weights, scales and biases.
 pub(super) const FLOATS: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::BF16];
 
-/// A matrix, its format and its location.
 #[derive(Debug)]
 pub(crate) struct StoredMatrix {
     pub(crate) format: Box<dyn StorageFormat>,
@@ -40,7 +39,6 @@ impl Finder<'_> {
         names.into_iter().find(|name| self.tensors.contains(name))
     }
 
-    /// Finds a required tensor.
     pub(super) fn stored(&mut self, name: &str) -> Option<StoredTensor> {
         if !self.tensors.contains(name) {
             self.missing.push(name.to_owned());

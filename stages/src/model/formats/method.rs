@@ -130,7 +130,6 @@ fn from_config(config: &Fields<'_>) -> Method {
     }
 }
 
-/// Returns the problem of an unsupported quantisation.
 pub(crate) fn refused(why: &str) -> ModelProblem {
     ModelProblem::settings(format!("the checkpoint is quantised: {why}"))
         .with_hint(format!("use the original checkpoint, or one in another format: {SUPPORTED}"))

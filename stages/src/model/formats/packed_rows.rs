@@ -35,7 +35,6 @@ impl PackedRows {
         self.columns.div_ceil(self.group_size)
     }
 
-    /// Returns the bytes of a row of codes.
     fn code_bytes(&self) -> u64 {
         (self.columns * self.bits).div_ceil(32) * 4
     }

@@ -19,7 +19,6 @@ pub(super) struct HeadRequest<'a> {
     pub(super) rows: Range<usize>,
     /// First row whose next token's loss is requested.
     pub(super) from: usize,
-    /// Whether the logits after the last token are requested.
     pub(super) last_logits: bool,
 }
 
@@ -34,7 +33,6 @@ impl<'a> HeadRequest<'a> {
         self.from.clamp(self.rows.start, self.rows.end)
     }
 
-    /// Checks the losses of the piece.
     pub(super) fn checked(&self, output: HeadOutput) -> Result<HeadOutput, ModelProblem> {
         match output.losses.iter().position(|loss| !loss.is_finite()) {
             None => Ok(output),
@@ -71,14 +69,12 @@ pub(super) trait Backend {
     /// Takes the input of the first layer.
     fn state(&self, rows: Vec<f32>) -> Result<Self::State, ModelProblem>;
 
-    /// Takes the weights of the queries and keys of layer `index`.
     fn query_keys(
         &self,
         index: usize,
         weights: LayerWeights,
     ) -> Result<Self::QueryKeys, ModelProblem>;
 
-    /// Takes the weights of layer `index`.
     fn layer(&self, index: usize, weights: LayerWeights) -> Result<Self::Layer, ModelProblem>;
 
     /// Returns the queries and keys of a layer with softmax attention.

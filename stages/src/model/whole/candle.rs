@@ -23,7 +23,6 @@ use crate::contract::{LayerAttention, LayersRequest};
 use crate::model::problem::ModelProblem;
 use crate::model::weights::LayerWeights;
 
-/// A model on a device.
 pub(super) struct Candle<'m> {
     pub(super) model: &'m WholeModel,
     pub(super) place: &'m CandleDevice,

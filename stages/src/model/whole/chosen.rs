@@ -18,7 +18,6 @@ impl BackendName {
     }
 }
 
-/// Backend of a model.
 #[derive(Clone, Debug)]
 pub(super) enum Chosen {
     Own,

@@ -26,7 +26,6 @@ use crate::contract::{LayerAttention, LayersRequest};
 use crate::model::problem::ModelProblem;
 use crate::model::weights::LayerWeights;
 
-/// A model on this machine's processors.
 pub(super) struct CpuBackend<'m>(pub(super) &'m WholeModel);
 
 impl<'m> Backend for CpuBackend<'m> {

@@ -90,7 +90,6 @@ impl WholeModel {
         }
     }
 
-    /// Returns the precision of products.
     pub fn precision(&self) -> ProductPrecision {
         match &self.backend {
             Chosen::Own => ProductPrecision::F32,
@@ -99,7 +98,6 @@ impl WholeModel {
         }
     }
 
-    /// Whether GPUs run the model.
     pub fn on_gpus(&self) -> bool {
         match &self.backend {
             Chosen::Own => false,

@@ -17,7 +17,6 @@ pub struct ForwardOutput {
 /// Numbers per partial sum of squares. Fixed, so that the sum has the same bits for any number of threads.
 pub(super) const SUMMED: usize = 1 << 14;
 
-/// Sums of squares, each of consecutive numbers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Squares {
     parts: Vec<f64>,
@@ -38,7 +37,6 @@ impl Squares {
         Self { parts: vec![sum], count }
     }
 
-    /// Appends the squares of the numbers that follow.
     pub(super) fn append(&mut self, next: Self) {
         self.parts.extend(next.parts);
         self.count += next.count;

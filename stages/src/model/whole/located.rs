@@ -159,7 +159,6 @@ pub(super) fn open(path: &Path, depth: Option<u64>) -> Result<WholeModel, Vec<Mo
     })
 }
 
-/// Adds a hint if the head is missing.
 fn with_head_hint(decoder: &Decoder, problems: Vec<ModelProblem>) -> Vec<ModelProblem> {
     let head = decoder.head.weight.as_deref();
     let missing = |problem: &ModelProblem| {
@@ -189,7 +188,6 @@ fn is_before_layers(role: TensorRole) -> bool {
     )
 }
 
-/// Returns the specification of a layer up to its logits.
 fn layer_spec(first: &FirstLayerConfig, decoder: &Decoder, layer: u64) -> AttentionSpec {
     if let Some(softmax) = first.softmax(layer) {
         return softmax.spec.clone();
@@ -257,7 +255,6 @@ fn norm_tensors(
     })
 }
 
-/// Lists the tensors between the last layer and the head.
 fn tensors_after_layers(first: &FirstLayerConfig, decoder: &Decoder) -> Vec<NeededTensor> {
     let (spec, head) = (&first.spec, &decoder.head);
     let hidden = spec.hidden_size;

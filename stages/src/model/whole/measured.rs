@@ -12,7 +12,6 @@ use crate::contract::{ForwardFigures, ForwardRequest};
 use crate::model::problem::ModelProblem;
 use crate::model::spec::AttentionSpec;
 
-/// A sequence that the model runs.
 pub(super) struct Sequence<'a> {
     pub(super) ids: &'a [u32],
     /// Index of its window.
@@ -22,7 +21,6 @@ pub(super) struct Sequence<'a> {
 }
 
 impl<'a> Sequence<'a> {
-    /// Returns the losses that count.
     fn end(&self) -> HeadRequest<'a> {
         HeadRequest::losses(self.ids, self.first_scored.map_or(0, |token| token - 1))
     }

@@ -37,7 +37,6 @@ pub(super) fn piece_rows(width: u64) -> u64 {
     (PIECE_BYTES / (4 * width.max(1))).clamp(64, 4096)
 }
 
-/// Bytes of a tensor as float32.
 pub(super) fn float_bytes(part: &LocatedTensor) -> u64 {
     4 * part.needed.numbers()
 }

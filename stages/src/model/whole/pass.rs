@@ -20,7 +20,6 @@ use crate::model::weights::LayerWeights;
 /// tokens, on many threads some hundreds.
 pub(super) const ROUND_TOKENS: usize = 1 << 15;
 
-/// Results of a sequence.
 #[derive(Default)]
 pub(super) struct SequenceResults {
     /// Input of the first layer, and output of each layer.
@@ -160,7 +159,6 @@ fn check_finite(index: usize, squares: &[Squares]) -> Result<(), ModelProblem> {
     }
 }
 
-/// Whether a part is needed for queries and keys.
 fn is_for_query_keys(part: &LocatedTensor) -> bool {
     matches!(
         part.needed.role,

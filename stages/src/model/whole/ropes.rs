@@ -5,7 +5,6 @@ use longsift_kernels::{Rope, Rotation};
 use super::located::WholeModel;
 use crate::model::rope::RopeSpec;
 
-/// Tables of cosines and sines.
 pub(super) struct Ropes<'a> {
     needed: RotationSet<'a>,
     /// One per distinct rotation.

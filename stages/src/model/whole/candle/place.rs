@@ -56,7 +56,6 @@ impl CandleDevices {
     }
 }
 
-/// Device that runs a model, and the precision of its products.
 #[derive(Clone, Debug)]
 pub(in crate::model::whole) struct CandleDevice {
     pub(super) device: Device,
@@ -64,13 +63,11 @@ pub(in crate::model::whole) struct CandleDevice {
 }
 
 impl CandleDevice {
-    /// Moves numbers to the device.
     pub(super) fn tensor(&self, numbers: Vec<f32>, shape: &[usize]) -> candle_core::Result<Tensor> {
         Tensor::from_vec(numbers, shape, &self.device)
     }
 }
 
-/// Converts an error of candle.
 #[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
 pub(super) fn failed(error: candle_core::Error) -> ModelProblem {
     let message = format!("the backend candle failed: {error}");

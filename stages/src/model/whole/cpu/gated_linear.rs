@@ -15,7 +15,6 @@ use crate::model::weights::LayerWeights;
 pub(super) const PIECE_TOKENS: usize = 64 * GatedLinearState::CHUNK;
 const DECAY_DIVISOR: f64 = 16.0;
 
-/// Weights of gated linear attention.
 pub(super) struct GatedLinearLayer<'a> {
     settings: &'a GatedLinear,
     shape: GatedLinearShape,
@@ -83,7 +82,6 @@ impl<'a> GatedLinearLayer<'a> {
         })
     }
 
-    /// Numbers in a row of the output.
     pub(super) fn width(&self) -> usize {
         self.shape.query_heads * self.shape.value_dim
     }
@@ -140,7 +138,6 @@ impl<'a> GatedLinearLayer<'a> {
         out.iter_mut().zip(&gates).for_each(|(x, gate)| *x *= gate);
     }
 
-    /// Computes queries, keys, values and log decays.
     fn project(&self, states: &[f32], rows: &mut [Vec<f32>; 3], decays: &mut [f32]) {
         let chunk = |weights: &PackedWeights| BLOCK_ROWS * weights.outputs();
         let [queries, keys, values] = rows;

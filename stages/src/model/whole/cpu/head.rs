@@ -27,7 +27,6 @@ struct TokenBlock<'a> {
     last: Option<Vec<f32>>,
 }
 
-/// Applies the last norm and the head to every window.
 pub(super) fn finish(
     model: &WholeModel,
     requests: &[HeadRequest<'_>],

@@ -35,7 +35,6 @@ enum Mixer<'a> {
 }
 
 impl<'a> Layer<'a> {
-    /// Takes the weights of layer `index`.
     pub(super) fn new(model: &'a WholeModel, index: usize, mut weights: LayerWeights) -> Self {
         let (spec, decoder, kernel) = (&model.layers[index].spec, &model.decoder, model.kernel);
         let hidden = spec.hidden_size as usize;
@@ -197,7 +196,6 @@ impl<'a> Layer<'a> {
         self.join_normalised(&self.after_feed_forward, rows, fed);
     }
 
-    /// Adds the output of a part after normalising it.
     fn join_normalised(&self, norm: &RowNorm, rows: &mut [f32], mut given: Vec<f32>) {
         if self.order == Order::NormalisedSums {
             self.join(rows, &given);

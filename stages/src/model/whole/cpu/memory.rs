@@ -17,7 +17,6 @@ use crate::model::whole::memory::{
 use crate::model::whole::pass::ROUND_TOKENS;
 use crate::model::whole::ropes::Ropes;
 
-/// Estimates the memory of a run.
 pub(in crate::model::whole) fn estimate(
     model: &WholeModel,
     &Sequences { lengths, attention, losses }: &Sequences<'_>,
@@ -120,7 +119,6 @@ fn mixing_of(model: &WholeModel, spec: &AttentionSpec, lengths: &[u64], threads:
     Mixing { windows: windows.max().unwrap_or(0), thread: longest, width, state: 0 }
 }
 
-/// Memory of attention in a layer.
 #[derive(Default)]
 struct Mixing {
     /// Keys and values, or rows and states, of the windows that run in parallel.
@@ -132,7 +130,6 @@ struct Mixing {
 }
 
 impl Mixing {
-    /// Raises every field to that of another layer.
     fn raise_to(&mut self, other: &Self) {
         self.windows = self.windows.max(other.windows);
         self.thread = self.thread.max(other.thread);

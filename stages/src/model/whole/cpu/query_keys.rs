@@ -27,7 +27,6 @@ pub(crate) struct QueryKeys<'a> {
 }
 
 impl<'a> QueryKeys<'a> {
-    /// Takes the required weights out of a layer's weights.
     pub(super) fn new(spec: &'a AttentionSpec, kernel: Kernel, weights: &mut LayerWeights) -> Self {
         let hidden = spec.hidden_size as usize;
         let norm = RowNorm::take(&spec.norm, weights, TensorRole::NORM);
@@ -46,7 +45,6 @@ impl<'a> QueryKeys<'a> {
         Self { spec, kernel, norm, query, key, query_norm, key_norm }
     }
 
-    /// Numbers per row of queries.
     pub(super) fn query_width(&self) -> usize {
         self.query.outputs()
     }
