@@ -87,6 +87,23 @@ pub enum Value {
 }
 
 impl Column {
+    /// Declares a number that is merged by its mean and higher with more long-range structure.
+    pub fn number(
+        name: impl Into<Cow<'static, str>>,
+        unit: &'static str,
+        doc: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            kind: Kind::Number,
+            unit: unit.into(),
+            doc: doc.into(),
+            merge: Merge::Mean,
+            orientation: Orientation::Higher,
+            error: None,
+        }
+    }
+
     /// Returns the column with `prefix` in front of all its names.
     #[must_use]
     pub fn prefixed(mut self, prefix: &str) -> Self {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::contract::{
-    Column, Figures, Kind, Measure, Merge, Needs, Orientation, RowError, Value, Window,
+    Column, Figures, Measure, Merge, Needs, Orientation, RowError, Value, Window,
 };
 
 /// Measures how far DEFLATE shrinks the text of a window: a baseline for scores, and a guard against text that
@@ -52,24 +52,21 @@ impl Measure for Compression {
         };
         vec![
             Column {
-                name: "gzip_ratio".into(),
-                kind: Kind::Number,
-                unit: "compressed bytes per byte".into(),
-                doc: format!("size of the {of} as a gzip file of zlib-rs at level 6, relative to its text").into(),
                 merge,
                 orientation: Orientation::Lower,
-                error: None,
+                ..Column::number(
+                    "gzip_ratio",
+                    "compressed bytes per byte",
+                    format!(
+                        "size of the {of} as a gzip file of zlib-rs at level 6, relative to its text"
+                    ),
+                )
             },
-            Column {
-                name: "deflate_gain".into(),
-                kind: Kind::Number,
-                unit: "share of the second half's compressed bytes".into(),
-                doc: "bytes saved when the second half of the window is compressed after the first; detects nothing beyond 32 KiB, and is highest for duplicated halves"
-                    .into(),
-                merge: Merge::Mean,
-                orientation: Orientation::Higher,
-                error: None,
-            },
+            Column::number(
+                "deflate_gain",
+                "share of the second half's compressed bytes",
+                "bytes saved when the second half of the window is compressed after the first; detects nothing beyond 32 KiB, and is highest for duplicated halves",
+            ),
         ]
     }
 

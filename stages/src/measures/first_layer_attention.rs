@@ -22,14 +22,8 @@ impl FirstLayerAttention {
 
 impl Measure for FirstLayerAttention {
     fn columns(&self) -> Vec<Column> {
-        let number = |name: &'static str, doc: &'static str| Column {
-            name: name.into(),
-            kind: Kind::Number,
-            unit: "share of the attention".into(),
-            doc: doc.into(),
-            merge: Merge::Mean,
-            orientation: Orientation::Higher,
-            error: None,
+        let number = |name: &'static str, doc: &'static str| {
+            Column::number(name, "share of the attention", doc)
         };
         let never = |column| Column { merge: Merge::Never, ..column };
         let list = |column| Column { kind: Kind::Numbers, ..never(column) };

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::passages;
 use crate::contract::{
-    Column, Figures, Kind, Measure, Merge, Needs, Orientation, Passages, RowError, Value, Window,
+    Column, Figures, Measure, Needs, Orientation, Passages, RowError, Value, Window,
 };
 
 /// Measures signs of junk: the share of distinct tokens in a window and, in its text, the shares of digits and of long
@@ -31,14 +31,9 @@ impl Lexical {
 
 impl Measure for Lexical {
     fn columns(&self) -> Vec<Column> {
-        let share = |name: &'static str, unit: &'static str, doc: &'static str| Column {
-            name: name.into(),
-            kind: Kind::Number,
-            unit: unit.into(),
-            doc: doc.into(),
-            merge: Merge::Mean,
+        let share = |name: &'static str, unit, doc: &'static str| Column {
             orientation: Orientation::Lower,
-            error: None,
+            ..Column::number(name, unit, doc)
         };
         let of_tokens = share(
             "unique_token_share",

@@ -111,14 +111,8 @@ impl Measure for Recurrence {
     }
 
     fn columns(&self) -> Vec<Column> {
-        let share = |name: &'static str, doc: &'static str| Column {
-            name: name.into(),
-            kind: Kind::Number,
-            unit: "share of the second half".into(),
-            doc: doc.into(),
-            merge: Merge::Mean,
-            orientation: Orientation::Higher,
-            error: None,
+        let share = |name: &'static str, doc: &'static str| {
+            Column::number(name, "share of the second half", doc)
         };
         let of_window = |name: &'static str, doc: &'static str| Column {
             unit: "share of the tokens".into(),

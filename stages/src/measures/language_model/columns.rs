@@ -23,22 +23,6 @@ pub(super) fn declare(settings: &LanguageModel) -> Vec<Column> {
     columns
 }
 
-fn number(
-    name: impl Into<std::borrow::Cow<'static, str>>,
-    unit: &'static str,
-    doc: &'static str,
-) -> Column {
-    Column {
-        name: name.into(),
-        kind: Kind::Number,
-        unit: unit.into(),
-        doc: doc.into(),
-        merge: Merge::Mean,
-        orientation: Orientation::Higher,
-        error: None,
-    }
-}
-
 fn ratio(numerator: &'static str, denominator: &'static str, exponential: bool) -> Merge {
     Merge::Ratio { numerator: numerator.into(), denominator: denominator.into(), exponential }
 }
@@ -55,28 +39,32 @@ fn losses() -> [Column; 4] {
     [
         lower(Column {
             merge: ratio("loss_sum", "loss_tokens", false),
-            ..number("mean_loss", "nats per token", "mean loss of all tokens but the first")
+            ..Column::number("mean_loss", "nats per token", "mean loss of all tokens but the first")
         }),
         lower(Column {
             merge: ratio("loss_sum", "loss_tokens", true),
-            ..number("perplexity", "tokens", "e to the power of the mean loss")
+            ..Column::number("perplexity", "tokens", "e to the power of the mean loss")
         }),
-        sum(lower(number("loss_sum", "nats", "sum of the losses of all tokens but the first"))),
+        sum(lower(Column::number(
+            "loss_sum",
+            "nats",
+            "sum of the losses of all tokens but the first",
+        ))),
         sum(Column {
             kind: Kind::Count,
-            ..number("loss_tokens", "tokens", "tokens that have a loss: all but the first")
+            ..Column::number("loss_tokens", "tokens", "tokens that have a loss: all but the first")
         }),
     ]
 }
 
 fn gains() -> [Column; 9] {
     let count = |name: &'static str, doc: &'static str| {
-        sum(Column { kind: Kind::Count, ..number(name, "tokens", doc) })
+        sum(Column { kind: Kind::Count, ..Column::number(name, "tokens", doc) })
     };
     [
         Column {
             merge: ratio("gain_sum", "counted_tokens", false),
-            ..number(
+            ..Column::number(
                 "long_gain",
                 "nats per token",
                 "loss with a short context minus loss with the whole window, mean over tokens beyond the short context",
@@ -84,7 +72,7 @@ fn gains() -> [Column; 9] {
         },
         Column {
             merge: ratio("longfilter_sum", "counted_tokens", false),
-            ..number(
+            ..Column::number(
                 "longfilter",
                 "nats per token",
                 "LongFilter: gain of each token times its probability with the whole window, mean over the same tokens",
@@ -92,7 +80,7 @@ fn gains() -> [Column; 9] {
         },
         Column {
             merge: ratio("key_tokens", "counted_tokens", false),
-            ..number(
+            ..Column::number(
                 "key_share",
                 "share of the tokens",
                 "tokens beyond the short context that gain more than 2 nats and have a loss below 2",
@@ -100,15 +88,15 @@ fn gains() -> [Column; 9] {
         },
         lower(Column {
             merge: ratio("key_loss_sum", "key_tokens", true),
-            ..number(
+            ..Column::number(
                 "longppl",
                 "tokens",
                 "LongPPL: perplexity of these key tokens; null without key tokens",
             )
         }),
-        sum(number("gain_sum", "nats", "numerator of long_gain")),
-        sum(number("longfilter_sum", "nats", "numerator of longfilter")),
-        sum(number(
+        sum(Column::number("gain_sum", "nats", "numerator of long_gain")),
+        sum(Column::number("longfilter_sum", "nats", "numerator of longfilter")),
+        sum(Column::number(
             "key_loss_sum",
             "nats",
             "sum of the losses of key tokens with the whole window",
@@ -122,7 +110,7 @@ fn gain_by_position() -> Column {
     Column {
         kind: Kind::Numbers,
         merge: Merge::Never,
-        ..number(
+        ..Column::number(
             "long_gain_by_position",
             "nats per token",
             "mean gain of the tokens from once, twice, four times … to twice as often the short context; falls beyond the trained length",
@@ -138,48 +126,48 @@ fn attention_columns(settings: &LanguageModel) -> Vec<Column> {
     let mut columns = Vec::new();
     for layer in &settings.attention_layers {
         let label = layer.label();
-        columns.push(number(
+        columns.push(Column::number(
             format!("dependency_strength_{label}"),
             SHARE,
             "attention of a row to keys at least k tokens earlier, sink excluded, mean over rows and these heads",
         ));
-        columns.push(lower(number(
+        columns.push(lower(Column::number(
             format!("far_variance_{label}"),
             SQUARED,
             "variance of the far-masked attention matrix over all its entries, mean over these heads",
         )));
     }
     if settings.ladm.is_some() {
-        columns.push(number(
+        columns.push(Column::number(
             "cds",
             "LADM's score",
             "LADM's contextual dependency, mean over the requested layers",
         ));
     }
     columns.extend([
-        listed(number(
+        listed(Column::number(
             "layer_dependency_strength",
             SHARE,
             "dependency strength of each requested layer, in order",
         )),
-        listed(lower(number(
+        listed(lower(Column::number(
             "layer_far_variance",
             SQUARED,
             "far variance of each requested layer, in order",
         ))),
-        listed(number(
+        listed(Column::number(
             "layer_dependency_strength_by_head",
             SHARE,
             "dependency strength of each requested head, layer by layer, in order",
         )),
-        listed(lower(number(
+        listed(lower(Column::number(
             "layer_far_variance_by_head",
             SQUARED,
             "far variance of each requested head, layer by layer, in order",
         ))),
     ]);
     if settings.ladm.is_some() {
-        columns.push(listed(number(
+        columns.push(listed(Column::number(
             "layer_cds",
             "LADM's score",
             "LADM's contextual dependency of each requested layer, in order",
