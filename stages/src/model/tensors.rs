@@ -76,6 +76,12 @@ impl Projection {
         }
     }
 
+    /// Creates the projections of queries and keys from a tensor each: `{module}.q_proj` and `{module}.k_proj`.
+    pub(crate) fn separate(module: &str, bias: bool, queries: u64, keys: u64) -> (Self, Self) {
+        let whole = |name: &str, rows| Self::whole(&format!("{module}.{name}"), bias, rows);
+        (whole("q_proj", queries), whole("k_proj", keys))
+    }
+
     /// Creates the projections of queries and keys from a tensor whose rows form `groups` groups: `queries` heads of
     /// queries, one of keys, one of values, `head_dim` rows each.
     pub(crate) fn grouped(

@@ -11,8 +11,8 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
     let family = LlamaLike { max_positions: 4096, bias: Bias::Fixed(false), ..LLAMA };
     let mut first = llama_like(config, &family, rope_theta);
     let width = first.spec.query_heads * first.spec.head_dim;
-    let (query, key) = Projection::stacked("layers.0.self_attn.W_pack", false, width, width);
-    (first.tensors.query, first.tensors.key) = (query, key);
+    (first.tensors.query, first.tensors.key) =
+        Projection::stacked("layers.0.self_attn.W_pack", false, width, width);
     if config.value("max_position_embeddings").is_none() {
         first.spec.rope = None;
         first.spec.alibi_slopes = Some(slopes(first.spec.query_heads));

@@ -160,11 +160,8 @@ fn head_width(
 
 /// The query and key projections of a layer.
 fn with_projections(spec: AttentionSpec, (bias, head_dim): (bool, u64)) -> FirstLayerConfig {
-    let projection = |name: &str, heads: u64| {
-        Projection::whole(&format!("{ATTENTION}.{name}"), bias, heads * head_dim)
-    };
-    let projections =
-        (projection("q_proj", spec.query_heads), projection("k_proj", spec.key_heads));
+    let (queries, keys) = (spec.query_heads * head_dim, spec.key_heads * head_dim);
+    let projections = Projection::separate(ATTENTION, bias, queries, keys);
     named(spec, PREFIXES, ("embeddings", "layers.0.attn_norm", false), projections)
 }
 

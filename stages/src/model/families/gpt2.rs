@@ -53,10 +53,8 @@ pub(super) fn gpt_neo(config: &Fields<'_>, _: Option<f64>) -> FirstLayerConfig {
     };
     let mut spec = spec(config, &names, 2048);
     (spec.scale, spec.bias) = (1.0, false);
-    let projection = |name: &str| {
-        Projection::whole(&format!("h.0.attn.attention.{name}"), false, spec.hidden_size)
-    };
-    let projections = (projection("q_proj"), projection("k_proj"));
+    let hidden = spec.hidden_size;
+    let projections = Projection::separate("h.0.attn.attention", false, hidden, hidden);
     let mut first = finished(spec, projections);
     if let Some(local) = local_layers(config) {
         let window = config.optional_size("window_size", MAX_TOKENS).unwrap_or(256);

@@ -25,10 +25,7 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
     let rope = plain_rope(Pairing::Interleaved, rotary, rope_theta.unwrap_or(1e4));
     let plain = AttentionSpec::plain(&sizes, Norm::Layer { eps, offset: 0.0 });
     let spec = AttentionSpec { rope: Some(rope), ..plain };
-    let projection = |name: &str| {
-        let outputs = sizes.query_heads * sizes.head_dim;
-        Projection::whole(&format!("h.0.attn.{name}"), false, outputs)
-    };
-    let projections = (projection("q_proj"), projection("k_proj"));
+    let outputs = sizes.query_heads * sizes.head_dim;
+    let projections = Projection::separate("h.0.attn", false, outputs, outputs);
     named(spec, &["transformer.", ""], ("wte", "h.0.ln_1", true), projections)
 }

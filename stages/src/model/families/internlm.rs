@@ -15,9 +15,8 @@ pub(super) fn internlm2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLa
     let spec = &first.spec;
     let (groups, head_dim) = (spec.key_heads, spec.head_dim);
     let per_group = (spec.query_heads / groups).max(1);
-    let (query, key) =
+    (first.tensors.query, first.tensors.key) =
         Projection::grouped("layers.0.attention.wqkv", spec.bias, groups, per_group, head_dim);
-    (first.tensors.query, first.tensors.key) = (query, key);
     "tok_embeddings.weight".clone_into(&mut first.tensors.embedding);
     first.tensors.norm_weight = Some("layers.0.attention_norm.weight".to_owned());
     first

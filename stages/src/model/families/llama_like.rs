@@ -122,12 +122,8 @@ pub(super) fn llama_like_with(
         rope: Some(rope_config::read(config, &rope, rope_theta)),
         ..AttentionSpec::plain(&sizes, norm)
     };
-    let projection = |name: &str, heads: u64| {
-        let name = format!("layers.0.self_attn.{name}");
-        Projection::whole(&name, bias, heads * sizes.head_dim)
-    };
-    let projections =
-        (projection("q_proj", sizes.query_heads), projection("k_proj", sizes.key_heads));
+    let (queries, keys) = (sizes.query_heads * sizes.head_dim, sizes.key_heads * sizes.head_dim);
+    let projections = Projection::separate("layers.0.self_attn", bias, queries, keys);
     let names = ("embed_tokens", "layers.0.input_layernorm", norm_bias);
     named(spec, &["model.", ""], names, projections)
 }

@@ -30,9 +30,7 @@ pub(super) fn first_layer(config: &Fields<'_>, _: Option<f64>) -> FirstLayerConf
     let width = config.optional_size("word_embed_proj_dim", MAX_ENTRIES);
     spec.embedding.width = width.filter(|width| *width != hidden);
     let width = spec.embedding.width;
-    let projection =
-        |name: &str| Projection::whole(&format!("layers.0.self_attn.{name}"), bias, hidden);
-    let projections = (projection("q_proj"), projection("k_proj"));
+    let projections = Projection::separate("layers.0.self_attn", bias, hidden, hidden);
     let names = ("embed_tokens", "layers.0.self_attn_layer_norm", true);
     let prefixes = &["model.decoder.", "decoder.", "model.", ""];
     let mut first = named(spec, prefixes, names, projections);

@@ -42,8 +42,8 @@ pub(super) fn phi3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerCo
     let mut first = llama_like(config, &family, rope_theta);
     let spec = &first.spec;
     let (queries, keys) = (spec.query_heads * spec.head_dim, spec.key_heads * spec.head_dim);
-    let (query, key) = Projection::stacked("layers.0.self_attn.qkv_proj", false, queries, keys);
-    (first.tensors.query, first.tensors.key) = (query, key);
+    (first.tensors.query, first.tensors.key) =
+        Projection::stacked("layers.0.self_attn.qkv_proj", false, queries, keys);
     slide_everywhere(&mut first, config, config.optional_size("sliding_window", 1 << 32));
     first
 }
