@@ -82,7 +82,8 @@ impl ModelConfig {
             )).with_hint("remove `rope_theta` from `load-partial-model`; config.json has the model's own"));
         }
         let first = families::first_layer(&fields, rope_theta, scope);
-        if let Some(FirstLayerConfig { spec, .. }) = &first
+        let spec = first.as_ref().map(|first| &first.spec);
+        if let Some(spec) = spec
             && rope_theta.is_some()
             && spec.rope.is_none()
         {
@@ -93,7 +94,7 @@ impl ModelConfig {
                 .with_hint("remove `rope_theta` from `load-partial-model`"),
             );
         }
-        if let Some(FirstLayerConfig { spec, .. }) = &first
+        if let Some(spec) = spec
             && fields.is_clean()
             && !spec.rope.as_ref().is_none_or(RopeSpec::is_finite)
         {
@@ -101,8 +102,7 @@ impl ModelConfig {
                 "config.json describes a rotary embedding whose frequencies are not finite",
             ));
         }
-        if let (Some((_, architecture)), Some(FirstLayerConfig { spec, .. })) =
-            (&files.gguf, &first)
+        if let (Some((_, architecture)), Some(spec)) = (&files.gguf, spec)
             && !architecture.model_types.contains(&spec.model_type.as_str())
         {
             fields.note(ModelProblem::checkpoint(format!(
@@ -110,7 +110,7 @@ impl ModelConfig {
                 spec.model_type, architecture.name
             )));
         }
-        if let Some(FirstLayerConfig { spec, .. }) = first.as_ref().filter(|_| fields.is_clean()) {
+        if let Some(spec) = spec.filter(|_| fields.is_clean()) {
             let contradictions =
                 files.stated.iter().filter_map(|stated| stated.contradiction(spec, rope_theta));
             contradictions.for_each(|problem| fields.note(problem));

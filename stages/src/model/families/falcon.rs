@@ -2,7 +2,7 @@
 
 use super::first_layer::FirstLayerConfig;
 use super::llama_like::named;
-use super::rest::{activation, head, output, plain, two_projections, width};
+use super::rest::{head, output, plain, two_projections};
 use super::sizes::{SizeDefaults, SizeNames, sizes};
 use crate::model::decoder::{Decoder, NamedNorm, Order};
 use crate::model::fields::Fields;
@@ -85,10 +85,10 @@ pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder 
         (true, true) => norm("h.0.ln_mlp"),
         (true, false) => NamedNorm::default(),
     };
-    let width = width(config, &["ffn_hidden_size"], Some(4 * spec.hidden_size));
-    let activation = activation(config, &["activation"], "gelu");
     let names = ("h.0.mlp.dense_h_to_4h", "h.0.mlp.dense_4h_to_h");
-    let feed_forward = two_projections(first, names, spec.bias, width, activation);
+    let (width, activation) =
+        (("ffn_hidden_size", Some(4 * spec.hidden_size)), ("activation", "gelu"));
+    let feed_forward = two_projections((config, first), names, spec.bias, width, activation);
     let output = output(first, "h.0.self_attention.dense", spec.bias);
     let order = if parallel { Order::Parallel } else { Order::Sequential };
     let (norms, head) = ((before, norm("ln_f")), head(config, true));

@@ -5,7 +5,7 @@ use super::first_layer::FirstLayerConfig;
 use super::llama_like::{
     LLAMA, LlamaLike, NormKind, eps, llama_like_with, plain_rope, rms_head_norm,
 };
-use super::rest::{LlamaLayout, llama_decoder, norms_after, ropes};
+use super::rest::{LlamaLayout, llama_decoder, norms_after};
 use super::sizes::SizeDefaults;
 use crate::model::decoder::{Activation, Decoder, FeedForward, NamedNorm};
 use crate::model::fields::Fields;
@@ -100,7 +100,8 @@ pub(super) fn gemma3_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> D
     let (sliding, full) =
         (rope_for(config, first, None, true), rope_for(config, first, None, false));
     let of_layer = |layer| Some(if first.slides(layer) { sliding.clone() } else { full.clone() });
-    Decoder { ropes: Some(ropes(first, of_layer)), ..four_norms(config, first, None) }
+    let ropes = Some((0..first.spec.layers).map(of_layer).collect());
+    Decoder { ropes, ..four_norms(config, first, None) }
 }
 
 fn decoder(config: &Fields<'_>, first: &FirstLayerConfig, activation: &'static str) -> Decoder {

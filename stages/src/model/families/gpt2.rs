@@ -3,7 +3,7 @@
 use super::attention_span::slide_window;
 use super::first_layer::FirstLayerConfig;
 use super::llama_like::named;
-use super::rest::{activation, head, output, plain, two_projections, width};
+use super::rest::{head, output, plain, two_projections};
 use super::sizes::{MAX_TOKENS, SizeDefaults, SizeNames, sizes};
 use crate::model::decoder::{Decoder, NamedNorm};
 use crate::model::fields::Fields;
@@ -113,10 +113,10 @@ pub(super) fn gpt2_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Dec
     if config.flag("add_cross_attention", false) {
         config.note(ModelProblem::settings("`add_cross_attention` is not supported"));
     }
-    let width = width(config, &["n_inner"], Some(4 * spec.hidden_size));
-    let activation = activation(config, &["activation_function"], "gelu_new");
     let names = ("h.0.mlp.c_fc", "h.0.mlp.c_proj");
-    let mut feed_forward = two_projections(first, names, true, width, activation);
+    let (width, activation) =
+        (("n_inner", Some(4 * spec.hidden_size)), ("activation_function", "gelu_new"));
+    let mut feed_forward = two_projections((config, first), names, true, width, activation);
     let mut output = output(first, "h.0.attn.c_proj", true);
     for projection in [&mut feed_forward.up, &mut feed_forward.down, &mut output] {
         projection.transposed = true;

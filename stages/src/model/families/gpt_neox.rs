@@ -2,7 +2,7 @@
 
 use super::first_layer::FirstLayerConfig;
 use super::llama_like::{Bias, LLAMA, LlamaLike, NormKind, head_norm, llama_like, named};
-use super::rest::{activation, head_named, output, plain, two_projections, width};
+use super::rest::{head_named, output, plain, two_projections};
 use super::sizes::{LLAMA_NAMES, SizeDefaults, SizeNames, sizes};
 use crate::model::decoder::{Decoder, NamedNorm, Order};
 use crate::model::fields::Fields;
@@ -58,10 +58,9 @@ pub(super) fn persimmon(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLa
 /// Both parts read the layer's input, each through its own norm, unless `use_parallel_residual` says otherwise.
 pub(super) fn gpt_neox_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
     let spec = &first.spec;
-    let width = width(config, &["intermediate_size"], None);
-    let activation = activation(config, &["hidden_act"], "gelu");
     let names = ("layers.0.mlp.dense_h_to_4h", "layers.0.mlp.dense_4h_to_h");
-    let feed_forward = two_projections(first, names, true, width, activation);
+    let (width, activation) = (("intermediate_size", None), ("hidden_act", "gelu"));
+    let feed_forward = two_projections((config, first), names, true, width, activation);
     let output = output(first, "layers.0.attention.dense", spec.bias);
     let norm = |name: &str| NamedNorm::new(spec.norm.clone(), name, true);
     let norms = (norm("layers.0.post_attention_layernorm"), norm("final_layer_norm"));

@@ -4,7 +4,8 @@ use super::attention_span::slide_everywhere;
 use super::first_layer::FirstLayerConfig;
 use super::llama_like::{LlamaLike, llama_like};
 use super::mistral::MISTRAL;
-use super::rest::{LlamaLayout, llama_decoder, sized, width};
+use super::rest::{plain_llama_decoder, sized};
+use super::sizes::MAX_ENTRIES;
 use crate::model::decoder::{Decoder, FeedForward, Perceptron};
 use crate::model::fields::Fields;
 
@@ -19,14 +20,14 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
 
 /// A router chooses `num_experts_per_tok` of `num_local_experts` gated experts.
 pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
-    let mut decoder = llama_decoder(config, first, &LlamaLayout::default());
+    let mut decoder = plain_llama_decoder(config, first);
     let FeedForward::Dense(Perceptron { activation, .. }) = decoder.feed_forward else {
         return decoder;
     };
     let hidden = first.spec.hidden_size;
     let count = config.optional_size("num_local_experts", MAX_EXPERTS).unwrap_or(8);
     let chosen = config.optional_size("num_experts_per_tok", count).unwrap_or(2);
-    let width = width(config, &["intermediate_size"], None);
+    let width = config.size("intermediate_size", MAX_ENTRIES);
     let block = "layers.0.block_sparse_moe";
     let expert = |expert: u64| {
         let name = |part: &str| format!("{block}.experts.{expert}.{part}");

@@ -2,7 +2,7 @@
 
 use super::first_layer::FirstLayerConfig;
 use super::llama_like::named;
-use super::rest::{activation, head, output, plain, two_projections, width};
+use super::rest::{head, output, plain, two_projections};
 use super::sizes::{LLAMA_NAMES, MAX_ENTRIES, SizeDefaults, SizeNames, sizes};
 use crate::model::decoder::{Decoder, NamedNorm, Order};
 use crate::model::fields::Fields;
@@ -54,10 +54,9 @@ pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder 
     let spec = &first.spec;
     let before = config.flag("do_layer_norm_before", true);
     let bias = config.flag("enable_bias", true);
-    let width = width(config, &["ffn_dim"], None);
-    let activation = activation(config, &["activation_function"], "relu");
     let names = ("layers.0.fc1", "layers.0.fc2");
-    let feed_forward = two_projections(first, names, bias, width, activation);
+    let (width, activation) = (("ffn_dim", None), ("activation_function", "relu"));
+    let feed_forward = two_projections((config, first), names, bias, width, activation);
     let norm = Norm::Layer { eps: 1e-5, offset: 0.0 };
     let affine = config.flag("layer_norm_elementwise_affine", true);
     let named = |name: &str| {

@@ -3,7 +3,7 @@
 use super::attention_span::slide_everywhere;
 use super::first_layer::FirstLayerConfig;
 use super::llama_like::{Bias, LLAMA, LlamaLike, NormKind, head_norm, llama_like};
-use super::rest::{activation, head, output, plain, two_projections, width};
+use super::rest::{head, output, plain, two_projections};
 use crate::model::decoder::{Decoder, NamedNorm, Order};
 use crate::model::fields::Fields;
 use crate::model::spec::{HeadNorm, NormScope};
@@ -50,10 +50,9 @@ pub(super) fn phi3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerCo
 
 /// Both parts read the same norm; the head has a bias.
 pub(super) fn phi_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
-    let width = width(config, &["intermediate_size"], None);
-    let activation = activation(config, &["hidden_act"], "gelu_new");
     let names = ("layers.0.mlp.fc1", "layers.0.mlp.fc2");
-    let feed_forward = two_projections(first, names, true, width, activation);
+    let (width, activation) = (("intermediate_size", None), ("hidden_act", "gelu_new"));
+    let feed_forward = two_projections((config, first), names, true, width, activation);
     let last = NamedNorm::new(first.spec.norm.clone(), "final_layernorm", true);
     let output = output(first, "layers.0.self_attn.dense", true);
     let mut head = head(config, false);

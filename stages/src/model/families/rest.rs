@@ -5,7 +5,6 @@ use super::sizes::MAX_ENTRIES;
 use crate::model::decoder::{Activation, Decoder, FeedForward, Head, NamedNorm, Order, Perceptron};
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
-use crate::model::rope::RopeSpec;
 use crate::model::spec::Norm;
 use crate::model::tensors::Projection;
 
@@ -116,11 +115,6 @@ pub(super) fn sized(name: &str, bias: bool, outputs: u64, inputs: u64) -> Projec
     Projection { inputs: Some(inputs), ..Projection::whole(name, bias, outputs) }
 }
 
-/// Returns the first of several keys in config.json, or `default`.
-pub(super) fn width(config: &Fields<'_>, names: &[&str], default: Option<u64>) -> u64 {
-    config.first_size(names, MAX_ENTRIES, default)
-}
-
 fn gated(
     config: &Fields<'_>,
     first: &FirstLayerConfig,
@@ -128,7 +122,7 @@ fn gated(
     layout: &LlamaLayout,
 ) -> Perceptron {
     let (hidden, bias) = (first.spec.hidden_size, layout.feed_forward_bias);
-    let width = width(config, &["intermediate_size"], None);
+    let width = config.size("intermediate_size", MAX_ENTRIES);
     let part = |part: &str| sized(&format!("{name}.{part}"), bias, width, hidden);
     let (gate, up) = if layout.fused_gate {
         let fused = format!("{name}.gate_up_proj");
@@ -138,26 +132,28 @@ fn gated(
         (part("gate_proj"), part("up_proj"))
     };
     let down = sized(&format!("{name}.down_proj"), bias, hidden, width);
-    let activation = activation(config, &[layout.activation.0], layout.activation.1);
+    let activation = activation(config, layout.activation);
     Perceptron { gate: Some(gate), up, down, activation }
 }
 
-/// Describes two projections without a gate, `{up}` and `{down}`.
+/// Describes two projections without a gate, `{up}` and `{down}`. `width` and `activation` are keys and their defaults.
 pub(super) fn two_projections(
-    first: &FirstLayerConfig,
+    (config, first): (&Fields<'_>, &FirstLayerConfig),
     (up, down): (&str, &str),
     bias: bool,
-    width: u64,
-    activation: Activation,
+    width: (&str, Option<u64>),
+    activation_key: (&str, &str),
 ) -> Perceptron {
     let hidden = first.spec.hidden_size;
+    let width = config.first_size(&[width.0], MAX_ENTRIES, width.1);
+    let activation = activation(config, activation_key);
     let (up, down) = (sized(up, bias, width, hidden), sized(down, bias, hidden, width));
     Perceptron { gate: None, up, down, activation }
 }
 
-pub(super) fn activation(config: &Fields<'_>, names: &[&str], default: &str) -> Activation {
-    let written = names.iter().find_map(|name| Some((*name, config.optional_text(name)?)));
-    let (key, name) = written.unwrap_or((names[0], default));
+/// Reads the activation from a key of config.json.
+fn activation(config: &Fields<'_>, (key, default): (&str, &str)) -> Activation {
+    let name = config.optional_text(key).unwrap_or(default);
     Activation::named(name).unwrap_or_else(|| {
         config.note(ModelProblem::settings(format!(
             "the activation `{name}` (`{key}` in config.json) is not supported for whole models"
@@ -176,14 +172,6 @@ pub(super) fn head_named(config: &Fields<'_>, tied: bool, name: &str) -> Head {
     let tied = config.flag("tie_word_embeddings", tied);
     let weight = (!tied).then(|| format!("{name}.weight"));
     Head { weight, bias: None, projection: None, multiplier: 1.0, softcap: None }
-}
-
-/// Returns the rotary embedding of each layer, for models whose layers differ.
-pub(super) fn ropes(
-    first: &FirstLayerConfig,
-    of_layer: impl Fn(u64) -> Option<RopeSpec>,
-) -> Vec<Option<RopeSpec>> {
-    (0..first.spec.layers).map(of_layer).collect()
 }
 
 pub(super) fn norms_after(decoder: &mut Decoder, norm: &Norm, attention: &str, feed_forward: &str) {

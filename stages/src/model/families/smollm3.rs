@@ -3,7 +3,7 @@
 use super::attention_span::slide;
 use super::first_layer::FirstLayerConfig;
 use super::llama_like::{LLAMA, LlamaLike, llama_like};
-use super::rest::{LlamaLayout, llama_decoder, ropes};
+use super::rest::{LlamaLayout, llama_decoder};
 use crate::model::decoder::Decoder;
 use crate::model::fields::Fields;
 
@@ -47,6 +47,7 @@ pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder 
         ..LlamaLayout::default()
     };
     let (rotates, rope) = (rotating_layers(config), base(config, None).spec.rope);
-    let ropes = Some(ropes(first, |layer| rope.clone().filter(|_| rotates(layer))));
+    let of_layer = |layer| rope.clone().filter(|_| rotates(layer));
+    let ropes = Some((0..first.spec.layers).map(of_layer).collect());
     Decoder { ropes, ..llama_decoder(config, first, &layout) }
 }

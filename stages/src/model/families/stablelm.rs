@@ -2,7 +2,7 @@
 
 use super::first_layer::FirstLayerConfig;
 use super::llama_like::{Bias, LLAMA, LlamaLike, NormKind, llama_like};
-use super::rest::{LlamaLayout, llama_decoder};
+use super::rest::plain_llama_decoder;
 use crate::model::decoder::{Decoder, NamedNorm, Order};
 use crate::model::fields::Fields;
 use crate::model::spec::{HeadNorm, NormScope};
@@ -40,7 +40,7 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
 
 /// With `use_parallel_residual`, both parts read the same norm.
 pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
-    let mut decoder = llama_decoder(config, first, &LlamaLayout::default());
+    let mut decoder = plain_llama_decoder(config, first);
     if config.flag("use_parallel_residual", false) {
         decoder.order = Order::Parallel;
         decoder.before_feed_forward = NamedNorm::default();

@@ -3,7 +3,7 @@
 use super::attention_span::slide_everywhere;
 use super::first_layer::FirstLayerConfig;
 use super::llama_like::{Bias, LLAMA, LlamaLike, NormKind, llama_like};
-use super::rest::{activation, head, output, plain, two_projections, width};
+use super::rest::{head, output, plain, two_projections};
 use crate::model::decoder::{Decoder, NamedNorm};
 use crate::model::fields::Fields;
 
@@ -26,10 +26,9 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
 /// Two projections without a gate.
 pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
     let spec = &first.spec;
-    let width = width(config, &["intermediate_size"], None);
-    let activation = activation(config, &["hidden_act"], "gelu_pytorch_tanh");
     let names = ("layers.0.mlp.c_fc", "layers.0.mlp.c_proj");
-    let feed_forward = two_projections(first, names, spec.bias, width, activation);
+    let (width, activation) = (("intermediate_size", None), ("hidden_act", "gelu_pytorch_tanh"));
+    let feed_forward = two_projections((config, first), names, spec.bias, width, activation);
     let norm = |name: &str| NamedNorm::new(spec.norm.clone(), name, true);
     let norms = (norm("layers.0.post_attention_layernorm"), norm("norm"));
     let output = output(first, "layers.0.self_attn.o_proj", spec.bias);
