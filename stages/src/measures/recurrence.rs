@@ -93,9 +93,7 @@ impl Recurrence {
         };
         (ids.len() - ids.len() / 2..ids.len()).filter_map(link).collect()
     }
-}
 
-impl Recurrence {
     /// Returns the copied tokens of the second half.
     fn copied(&self, ids: &[u32]) -> Vec<Range<usize>> {
         let mut scan = RecurrenceScan::default();

@@ -107,9 +107,7 @@ impl LayerZeroTable {
         }
         cache.build(model, kernel, precision, progress, warnings)
     }
-}
 
-impl LayerZeroTable {
     /// Returns a model's table and the model's [digest](known_digest) if the cache has both. Reads no weights and does
     /// not compare the table with its hash.
     pub fn cached(

@@ -105,9 +105,7 @@ impl WholeModel {
             Chosen::Candle(devices) => devices.on_gpus(),
         }
     }
-}
 
-impl WholeModel {
     /// Peak heap memory of [`Self::forward`] for one window of `tokens` tokens on `threads` threads. Independent of the
     /// number of layers.
     pub fn memory(&self, tokens: u64, threads: u64) -> ForwardMemory {
