@@ -272,7 +272,6 @@ struct WeightFiles {
     stated: Vec<StatedNumber>,
 }
 
-/// Locates the model's files and reads its `config.json`.
 fn open_files(path: &Path) -> Result<(WeightFiles, Vec<u8>), ModelProblem> {
     let ModelFiles { folder, gguf } = ModelFiles::find(path)?;
     let path = folder.join("config.json");

@@ -152,7 +152,6 @@ const KNOWN: [&str; 17] = [
 ];
 const KNOWN_BEGINNINGS: [&str; 2] = ["rope.scaling.", "expert_"];
 
-/// A number that a GGUF file states.
 #[derive(Clone, Debug)]
 pub(crate) struct StatedNumber {
     key: String,

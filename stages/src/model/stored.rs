@@ -124,7 +124,6 @@ impl StoredTensors {
         &self.files_by_tensor
     }
 
-    /// Returns the requested tensors that were found.
     pub(crate) fn found(&self) -> impl Iterator<Item = &StoredTensor> {
         self.found.values()
     }

@@ -46,7 +46,6 @@ impl Finder<'_> {
         self.tensors.find(name)
     }
 
-    /// Finds a required tensor of one of some types.
     pub(super) fn typed(&mut self, name: &str, types: &[Dtype]) -> Option<StoredTensor> {
         let stored = self.stored(name)?;
         if matches!(stored.entry.dtype, StoredType::Numbers(dtype) if types.contains(&dtype)) {

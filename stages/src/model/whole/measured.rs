@@ -14,7 +14,6 @@ use crate::model::spec::AttentionSpec;
 
 pub(super) struct Sequence<'a> {
     pub(super) ids: &'a [u32],
-    /// Index of its window.
     window: usize,
     /// First token whose loss counts, for a short window; `None` for a whole window.
     first_scored: Option<usize>,

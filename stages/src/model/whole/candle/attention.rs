@@ -13,7 +13,6 @@ use crate::model::tensors::TensorRole;
 use crate::model::weights::LayerWeights;
 use crate::model::whole::candle_memory::{ATTENTION_ROWS, BLOCK_ROWS, attention_bytes};
 
-/// Norm and projections of a layer's queries and keys.
 pub(in crate::model::whole) struct QueryKeys<'m> {
     pub(super) place: &'m CandleDevice,
     pub(super) spec: &'m AttentionSpec,
@@ -29,7 +28,6 @@ struct Heads {
 }
 
 impl<'m> QueryKeys<'m> {
-    /// Takes the required weights out of a layer's weights.
     pub(super) fn new(
         place: &'m CandleDevice,
         spec: &'m AttentionSpec,

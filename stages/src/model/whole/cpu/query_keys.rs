@@ -15,7 +15,6 @@ use crate::model::spec::{AttentionSpec, NormScope};
 use crate::model::tensors::TensorRole;
 use crate::model::weights::LayerWeights;
 
-/// Norm and projections of a layer's queries and keys.
 pub(crate) struct QueryKeys<'a> {
     pub(super) spec: &'a AttentionSpec,
     pub(super) kernel: Kernel,
