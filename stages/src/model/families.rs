@@ -176,7 +176,7 @@ pub(crate) fn first_layer(
 /// Returns the other layers and the head that `config` describes, or `None` with the problem noted.
 pub(crate) fn decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Option<Decoder> {
     let model_type = first.spec.model_type.as_str();
-    let whole = |(name, _, _, decoder): &Family| Some((*name, decoder.as_ref().copied()?));
+    let whole = |(name, _, _, decoder): &Family| Some((*name, (*decoder)?));
     let mut families = FAMILIES.iter().filter_map(whole);
     let Some((_, rest)) = families.find(|(name, _)| *name == model_type) else {
         let names: Vec<&str> = FAMILIES.iter().filter_map(whole).map(|(name, _)| name).collect();
