@@ -91,6 +91,7 @@ pub struct Histogram {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Histogram")]
 struct SerializedHistogram {
+    /// Minimum of the group.
     lowest: f64,
     /// Maximum of the group.
     highest: f64,
