@@ -142,9 +142,9 @@ mod tests {
 
     use super::*;
 
-    fn lost_rows(array: ArrayRef) -> Vec<usize> {
+    fn lost_rows(array: &ArrayRef) -> Vec<usize> {
         assert!(is_converted(array.data_type()));
-        let (rest, lost) = without_lost(Arc::clone(&array)).unwrap();
+        let (rest, lost) = without_lost(Arc::clone(array)).unwrap();
         let rows: Vec<usize> = lost.into_keys().collect();
         assert!(rows.iter().all(|row| rest.is_null(*row)));
         assert_eq!(rest.null_count(), array.null_count() + rows.len());
@@ -156,17 +156,23 @@ mod tests {
         let seconds =
             vec![Some(0), None, Some(i64::MAX), Some(-1), Some(i64::MIN), Some(i64::MAX / 1000)];
         let seconds: ArrayRef = Arc::new(TimestampSecondArray::from(seconds));
-        assert_eq!(lost_rows(Arc::clone(&seconds)), [2, 4]);
+        assert_eq!(lost_rows(&seconds), [2, 4]);
         let days =
             [0, -DAY, 1, DAY + 1, i64::from(i32::MAX) * DAY, (i64::from(i32::MAX) + 1) * DAY];
-        assert_eq!(lost_rows(Arc::new(Date64Array::from(days.to_vec()))), [2, 3, 5]);
-        assert_eq!(lost_rows(Arc::new(Time32SecondArray::from(vec![86_399, i32::MAX]))), [1]);
+        assert_eq!(lost_rows(&(Arc::new(Date64Array::from(days.to_vec())) as ArrayRef)), [2, 3, 5]);
+        assert_eq!(
+            lost_rows(&(Arc::new(Time32SecondArray::from(vec![86_399, i32::MAX])) as ArrayRef)),
+            [1]
+        );
         let field = Arc::new(Field::new("time", seconds.data_type().clone(), true));
         let structs: ArrayRef = Arc::new(StructArray::from(vec![(field, Arc::clone(&seconds))]));
-        assert_eq!(lost_rows(Arc::clone(&structs)), [2, 4]);
+        assert_eq!(lost_rows(&structs), [2, 4]);
         let item = Arc::new(Field::new("item", structs.data_type().clone(), true));
         let offsets = OffsetBuffer::new(vec![0, 2, 4, 4, 6].into());
-        assert_eq!(lost_rows(Arc::new(ListArray::new(item, offsets, structs, None))), [1, 3]);
+        assert_eq!(
+            lost_rows(&(Arc::new(ListArray::new(item, offsets, structs, None)) as ArrayRef)),
+            [1, 3]
+        );
         assert!(!is_converted(&DataType::Timestamp(TimeUnit::Millisecond, None)));
     }
 }

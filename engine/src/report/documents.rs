@@ -335,7 +335,9 @@ fn each_id(records: &Records<'_>, mut each: impl FnMut(&str)) -> Result<()> {
     for record in records.units.values().flatten() {
         if let Some(part) = &record.dropped {
             let rows = dropped::read(&records.scores.root.join(&part.path))?;
-            rows.iter().for_each(|row| each(&row.id));
+            for row in &rows {
+                each(&row.id);
+            }
         }
         let mut last_row = None;
         scores::read(&records.scores.root.join(&record.scores.path), &[], |window| {

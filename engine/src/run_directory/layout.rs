@@ -178,7 +178,7 @@ impl RunDirectory {
         names.extend([self.selection(), self.staging(), self.written(), self.fresh().root]);
         names.extend([self.events_by_process(), self.missing()]);
         // The dataset card is staged here and moved to the output.
-        let records = RECORDS.iter().filter(|name| !name.ends_with(".md"));
+        let records = RECORDS.iter().filter(|name| !name.starts_with("README"));
         names.extend(records.map(|name| self.root.join(name)));
         names
     }

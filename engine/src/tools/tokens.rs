@@ -49,7 +49,12 @@ pub fn print(
                         None
                     }
                 };
-                let Some(cut) = cut else { if print(&line)? { continue } else { return Ok(()) } };
+                let Some(cut) = cut else {
+                    if print(&line)? {
+                        continue;
+                    }
+                    return Ok(());
+                };
                 for window in &cut.windows {
                     let tokens = &cut.ids[window.token_start as usize..window.token_end as usize];
                     let ids = plan.bos.prepend_to(tokens);

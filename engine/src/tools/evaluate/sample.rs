@@ -115,7 +115,7 @@ struct OpenCategory {
 }
 
 impl OpenCategory {
-    fn new() -> Self {
+    fn for_first_pass() -> Self {
         Self { max: FIRST_PASS_IDS, ..Self::default() }
     }
 
@@ -157,7 +157,7 @@ pub(crate) fn find(plan: &Plan, wanted: &SampleOptions, stop: &Stop) -> Result<E
                         return;
                     }
                 }
-                open.entry(category).or_insert_with(OpenCategory::new).offer(key, row);
+                open.entry(category).or_insert_with(OpenCategory::for_first_pass).offer(key, row);
             } else if let Some(of) = open.get_mut(&category) {
                 of.offer(key, row);
             }

@@ -276,11 +276,8 @@ impl Explanation {
             vec![text, count(link.token as u64), count(link.earlier as u64)]
         });
         if !self.links.is_empty() {
-            let listed = if every > 1 {
-                format!(" (one in {every} listed)")
-            } else {
-                String::new()
-            };
+            let listed =
+                if every > 1 { format!(" (one in {every} listed)") } else { String::new() };
             blocks.push(Block::Heading(format!(
                 "{} tokens recur, {} of them from far away and not copied{listed}",
                 count(self.links.len() as u64),
