@@ -27,6 +27,7 @@ use object_store::{
     GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
     RetryConfig,
 };
+use reqwest::Url;
 use tokio::runtime::Runtime;
 
 use super::error::{ErrorKind, StorageError};
@@ -268,8 +269,23 @@ fn configured<B, K: FromStr>(
         if !name.contains("PROXY") {
             environment::check_address(&name, &value)?;
         }
+        if name.contains("ENDPOINT") && !name.contains("_USE_") {
+            check_endpoint(&name, &value)?;
+        }
         Ok(with(builder, key, value))
     })
+}
+
+/// Refuses an endpoint without a scheme or a host, with which the client's signing of requests panics.
+///
+/// # Errors
+/// The reason, with the name of the variable but without its value.
+fn check_endpoint(name: &str, value: &str) -> Result<(), String> {
+    let is_web = |url: Url| matches!(url.scheme(), "http" | "https") && url.has_host();
+    if Url::parse(value).is_ok_and(is_web) {
+        return Ok(());
+    }
+    Err(format!("{name} is not an address like `https://host:9000`"))
 }
 
 fn runtime() -> &'static Runtime {
@@ -308,5 +324,21 @@ impl Read for ObjectReader {
         let read = self.file.read_at(buffer, self.at)?;
         self.at += read as u64;
         Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_is_a_web_address() {
+        for value in ["http://127.0.0.1:9", "https://s3.example.com/base"] {
+            assert_eq!(check_endpoint("AWS_ENDPOINT_URL", value), Ok(()));
+        }
+        for value in ["minio:9000", "minio", "http://", "http://host:notaport", "ftp://x", ""] {
+            let why = check_endpoint("AWS_ENDPOINT_URL", value).unwrap_err();
+            assert!(why.starts_with("AWS_ENDPOINT_URL is not an address"), "{value}: {why}");
+        }
     }
 }

@@ -108,7 +108,12 @@ async fn check_list(answer: HttpResponse, token: &str) -> Result<HttpResponse, H
     let (parts, body) = answer.into_parts();
     let bytes = body.bytes().await?;
     let page = String::from_utf8_lossy(&bytes);
-    if let Some(why) = page_error(&page, token) {
+    let why = if is_list(&page) {
+        page_error(&page, token)
+    } else {
+        Some("the server answered with something other than a list".to_owned())
+    };
+    if let Some(why) = why {
         return Err(HttpError::new(HttpErrorKind::Unknown, incomplete(&why)));
     }
     let (page, left_out) = with_usable_names(&page);
@@ -118,6 +123,14 @@ async fn check_list(answer: HttpResponse, token: &str) -> Result<HttpResponse, H
         tracing::warn!("left out {}{more}: not a valid path", quoted(first));
     }
     Ok(HttpResponse::from_parts(parts, page.into_bytes().into()))
+}
+
+/// Returns whether a page is a list of S3, GCS or Azure. Some servers send errors and login pages with the status of success, which
+/// would be read as empty lists.
+fn is_list(page: &str) -> bool {
+    ["ListBucketResult", "EnumerationResults"].iter().any(|root| {
+        page.contains(&format!("<{root}")) && page.trim_end().ends_with(&format!("</{root}>"))
+    })
 }
 
 /// Removes entries whose names are invalid paths, and returns these names. Also removes empty objects that mark
@@ -217,6 +230,22 @@ mod tests {
             assert!(!wrong(&format!("<IsTruncated>false</IsTruncated>{lost}"), "a"), "{lost}");
         }
         assert!(wrong("<NextMarker>m</NextMarker>", "m") && !wrong("<NextMarker />", "m"));
+    }
+
+    #[test]
+    fn only_lists_are_read_as_lists() {
+        assert!(is_list(
+            "<?xml version=\"1.0\"?><ListBucketResult xmlns=\"x\"><Name>b</Name></ListBucketResult>\n"
+        ));
+        assert!(is_list("<EnumerationResults></EnumerationResults>"));
+        for other in [
+            "",
+            "<Error><Code>SlowDown</Code></Error>",
+            "<html>log in</html>",
+            "<ListBucketResult><Contents>",
+        ] {
+            assert!(!is_list(other), "{other}");
+        }
     }
 
     #[test]
