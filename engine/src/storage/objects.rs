@@ -336,7 +336,7 @@ mod tests {
         for value in ["http://127.0.0.1:9", "https://s3.example.com/base"] {
             assert_eq!(check_endpoint("AWS_ENDPOINT_URL", value), Ok(()));
         }
-        for value in ["minio:9000", "minio", "http://", "http://host:notaport", "ftp://x", ""] {
+        for value in ["minio:9000", "minio", "http:///", "http://host:notaport", "ftp://x", ""] {
             let why = check_endpoint("AWS_ENDPOINT_URL", value).unwrap_err();
             assert!(why.starts_with("AWS_ENDPOINT_URL is not an address"), "{value}: {why}");
         }
