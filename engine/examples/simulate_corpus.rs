@@ -23,6 +23,7 @@ use std::time::Instant;
 
 use arrow_array::builder::{Int32Builder, ListBuilder};
 use arrow_array::{ArrayRef, RecordBatch, StringArray};
+use longsift_engine::base::counts::Counts;
 use longsift_engine::base::machine::peak_memory_bytes;
 use longsift_engine::base::progress::Progress;
 use longsift_engine::base::stop::Stop;
@@ -36,7 +37,6 @@ use longsift_engine::plan::lock;
 use longsift_engine::plan::options::PlanOptions;
 use longsift_engine::run;
 use longsift_engine::run::{Phase, RunOptions};
-use longsift_engine::run_directory::counts::Counts;
 use longsift_engine::run_directory::facts::Fingerprints;
 use longsift_engine::run_directory::pipeline_lock::PipelineLock;
 use longsift_engine::run_directory::scores;
@@ -85,8 +85,9 @@ fn main() -> Answer<()> {
     timed("scores (simulated)", || shape.write_scores(&plan, &lock, &wanted))?;
     let directory = &plan.directory;
     let standing = timed("records", || Ok(score::valid_records(&plan, directory, &wanted)?))?;
+    let progress = Progress::new(false);
     let scored: ScoreTotals =
-        timed("accounting", || Ok(score::reuse(&plan, directory, standing)?))?;
+        timed("accounting", || Ok(score::reuse(&plan, directory, standing, &progress)?))?;
     scored.counts.check()?;
     assert_eq!((scored.counts.rows, scored.counts.windows), (plan.rows(), units * windows));
     let selection = timed("selection", || {
@@ -96,7 +97,7 @@ fn main() -> Answer<()> {
     drop((selection, scored));
     if write {
         let options = RunOptions { phase: Phase::Select, ..RunOptions::default() };
-        let (progress, stop) = (Progress::new(false), Stop::on_signals()?);
+        let stop = Stop::on_signals()?;
         let outcome =
             timed("whole select phase", || Ok(run::run(&plan, &options, &progress, &stop)?))?;
         assert_eq!(outcome.summary.kept, kept, "what was selected was written");

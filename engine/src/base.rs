@@ -1,7 +1,8 @@
-//! Foundation of the engine: diagnostics, results and exit codes, progress, signals, threads and time. Does not import other
+//! Foundation of the engine: diagnostics, results and exit codes, progress, counts, signals, threads and time. Does not import other
 //! modules of the engine.
 
 pub(crate) mod clock;
+pub mod counts;
 pub(crate) mod diagnostic;
 pub(crate) mod environment;
 pub mod error;

@@ -3,7 +3,6 @@
 pub(crate) mod anonymous_file;
 pub(crate) mod borrowed;
 pub(crate) mod calibration;
-pub mod counts;
 pub(crate) mod dropped;
 pub(crate) mod events;
 pub mod facts;

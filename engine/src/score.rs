@@ -19,6 +19,7 @@ use std::sync::mpsc::sync_channel;
 use serde_json::json;
 
 use crate::base::error::Result;
+use crate::base::progress::Progress;
 use crate::dataset::units::WorkUnit;
 use crate::plan::Plan;
 use crate::run_directory::facts::Fingerprints;
@@ -130,12 +131,14 @@ pub fn reuse(
     plan: &Plan,
     directory: &RunDirectory,
     valid: Vec<Option<UnitRecord>>,
+    progress: &Progress,
 ) -> Result<ScoreTotals> {
     let mut scored = ScoreTotals::default();
     for record in valid.into_iter().flatten() {
         scored.reuse(&record.counts);
         scored.records.push(record);
     }
+    progress.add_counts(&scored.counts);
     check_quarantine(plan, &scored.counts, directory)?;
     Ok(scored)
 }

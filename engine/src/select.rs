@@ -31,8 +31,9 @@ use std::collections::{BTreeMap, HashMap};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::stop::Stop;
+use crate::base::text::quoted_group;
 use crate::plan::Plan;
-use crate::plan::calibrated_groups::{CalibratedGroups, group_name as name};
+use crate::plan::calibrated_groups::CalibratedGroups;
 use crate::run_directory::calibration::{CalibratedGroup, Calibration, GroupDrift};
 use crate::run_directory::facts::Identity;
 use crate::run_directory::layout::RunDirectory;
@@ -243,7 +244,7 @@ pub fn select(
     for ((value, group), (_, totals)) in gathered.groups.iter().zip(&decided) {
         guards.add(value.as_ref(), gathered.group_totals[*group as usize].samples, totals);
         if totals.kept + totals.kept_not_measured == 0 {
-            empty.push(name(value.as_deref()));
+            empty.push(quoted_group(value.as_deref()));
         }
     }
     let rules = gathered.by_number(decided.into_iter().map(|(rule, _)| rule));

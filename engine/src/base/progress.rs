@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use super::counts::Counts;
 use super::machine::take_peak_bytes;
 use super::text::count;
 
@@ -21,6 +22,8 @@ pub struct Progress {
     phase: Mutex<&'static str>,
     windows: AtomicU64,
     tokens: AtomicU64,
+    /// Counts of the units that have a record.
+    counts: Mutex<Counts>,
     started: Mutex<Instant>,
     logged: Mutex<Instant>,
     times: Mutex<Vec<(&'static str, Duration)>>,
@@ -54,6 +57,7 @@ impl Progress {
             phase: Mutex::new("plan"),
             windows: AtomicU64::new(0),
             tokens: AtomicU64::new(0),
+            counts: Mutex::new(Counts::default()),
             started: Mutex::new(now),
             logged: Mutex::new(now),
             times: Mutex::new(Vec::new()),
@@ -117,15 +121,28 @@ impl Progress {
         }
     }
 
-    /// Logs a unit of `file` that was scored and committed.
-    pub fn unit_done(&self, unit: &str, file: &str, rows: u64, windows: u64, quarantined: u64) {
+    /// Counts a unit of `file` that was scored and committed.
+    pub fn unit_done(&self, unit: &str, file: &str, counts: &Counts) {
+        self.add_counts(counts);
+        let (rows, windows, quarantined) = (counts.rows, counts.windows, counts.quarantined_rows());
         tracing::debug!(unit, file, rows, windows, quarantined, "unit scored");
     }
 
-    /// Logs a unit of `file` that an earlier run has scored.
-    pub fn unit_reused(&self, unit: &str, file: &str, windows: u64, tokens: u64) {
-        self.bar.inc(tokens);
-        tracing::debug!(unit, file, windows, "unit reused");
+    /// Counts a unit of `file` that an earlier run has scored.
+    pub fn unit_reused(&self, unit: &str, file: &str, counts: &Counts) {
+        self.add_counts(counts);
+        self.bar.inc(counts.tokens_scored);
+        tracing::debug!(unit, file, windows = counts.windows, "unit reused");
+    }
+
+    /// Adds the counts of units that have a record.
+    pub fn add_counts(&self, counts: &Counts) {
+        lock(&self.counts).add(counts);
+    }
+
+    /// Returns the counts of the units of this run that have a record.
+    pub fn counts(&self) -> Counts {
+        lock(&self.counts).clone()
     }
 
     /// Shows the state of a device on its own row.

@@ -57,6 +57,11 @@ pub(crate) fn quoted_value(value: &str) -> String {
     if value.is_empty() { value_name(value) } else { quoted(&without_escapes(value)) }
 }
 
+/// Formats the value of a group like [`quoted_value`]; a missing value becomes `(null)`.
+pub(crate) fn quoted_group(value: Option<&str>) -> String {
+    value.map_or_else(|| "(null)".to_owned(), quoted_value)
+}
+
 /// Escapes the backslash of text that looks like an escape of [`printable`].
 fn without_escapes(value: &str) -> String {
     value.replace("\\u{", "\\u{5c}u{")

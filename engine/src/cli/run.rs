@@ -9,14 +9,13 @@ use super::planned::{make_plan_with, plan_options, start_threads};
 use super::{ray, terminal};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
-use crate::base::progress::{Progress, ProgressSnapshot};
+use crate::base::progress::Progress;
 use crate::base::secrets::shown;
 use crate::base::stop::Stop;
 use crate::base::text::{json_safe, shell_word};
 use crate::cli::{AnswerFormat, Cli, Engine, RunArguments};
 use crate::plan::Plan;
 use crate::report::closing::{LabelTable, closing_line, closing_table};
-use crate::report::status;
 use crate::run::{Phase, RunOptions};
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::pipeline_lock::{self, PipelineLock};
@@ -43,7 +42,8 @@ pub(super) fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8>
         Err(failure) => {
             let failure = prefer_stopped(failure, &stop);
             let mut summary = Summary::new(failed_status(&failure), plan.directory.absolute());
-            add_recorded_work(&mut summary, &plan, &progress.snapshot());
+            summary.windows_scored = progress.snapshot().windows;
+            summary.set_counts(progress.counts());
             return Ok(reporter.ended(&failure, Some(&plan), summary));
         }
     };
@@ -83,18 +83,6 @@ pub(super) fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8>
     print_summary(arguments, &summary)?;
     observed?;
     Ok(summary.exit_code)
-}
-
-/// Adds the counts of the recorded units to the summary of a run that did not finish. A run that did not reach its first unit
-/// has no counts: those in its directory are of earlier runs.
-fn add_recorded_work(summary: &mut Summary, plan: &Plan, progress: &ProgressSnapshot) {
-    if !matches!(progress.phase, "score" | "select" | "write") {
-        return;
-    }
-    // The failure of the run is reported, not that of reading its directory.
-    let Ok(status) = status::read(&plan.directory) else { return };
-    summary.windows_scored = progress.windows;
-    summary.add_counts(status.counts);
 }
 
 /// Prints the summary for programs if it was requested or standard output is not a terminal.

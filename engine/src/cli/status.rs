@@ -89,7 +89,7 @@ fn json_of(now: &Status, pace: Option<Pace>) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run_directory::counts::Counts;
+    use crate::base::counts::Counts;
 
     fn status(units: u64, rows: u64, windows: u64) -> Status {
         Status {

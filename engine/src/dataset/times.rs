@@ -45,14 +45,12 @@ fn lost_values(array: &dyn Array) -> LostValues {
     let mut lost = match array.data_type() {
         DataType::Timestamp(TimeUnit::Second, _) => {
             lost_in_numbers(array.as_primitive::<TimestampSecondType>(), |seconds| {
-                let fits = seconds.checked_mul(1000).is_some();
-                (!fits).then(|| format!("{seconds} s does not fit in milliseconds"))
+                seconds_problem(seconds, seconds.checked_mul(1000))
             })
         }
         DataType::Time32(TimeUnit::Second) => {
             lost_in_numbers(array.as_primitive::<Time32SecondType>(), |seconds| {
-                let fits = seconds.checked_mul(1000).is_some();
-                (!fits).then(|| format!("{seconds} s does not fit in milliseconds"))
+                seconds_problem(seconds, seconds.checked_mul(1000))
             })
         }
         DataType::Date64 => lost_in_numbers(array.as_primitive::<Date64Type>(), |milliseconds| {
@@ -91,6 +89,11 @@ fn lost_values(array: &dyn Array) -> LostValues {
     };
     lost.retain(|row, _| array.is_valid(*row));
     lost
+}
+
+/// Describes a time in seconds that has no `milliseconds`.
+fn seconds_problem<T: Copy + Display>(seconds: T, milliseconds: Option<T>) -> Option<String> {
+    milliseconds.is_none().then(|| format!("{seconds} s does not fit in milliseconds"))
 }
 
 /// Returns the values for which `problem` returns one.

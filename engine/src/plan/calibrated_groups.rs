@@ -5,7 +5,6 @@ use std::collections::HashSet;
 use longsift_stages::contract::Location;
 
 use crate::base::diagnostic::Diagnostic;
-use crate::base::text::quoted_value;
 use crate::run_directory::calibration::Calibration;
 use crate::spec::Spec;
 
@@ -34,9 +33,4 @@ impl CalibratedGroups {
             "calibrate again on a corpus that has all groups, or leave these rows out of the input";
         spec.error("stages.score.calibration", message).hint(hint)
     }
-}
-
-/// Formats the name of a group.
-pub fn group_name(value: Option<&str>) -> String {
-    value.map_or("(null)".to_owned(), quoted_value)
 }

@@ -86,7 +86,7 @@ impl Estimate {
         let filter = spec.filter();
         let kept = filter.keep_fraction.filter(|_| !filter.mark_only).map_or(1.0, |kept| kept.0);
         let window_bytes = statistics_bytes(measures, attention, whole_models, window);
-        // Windows of a page compress less well than whole documents.
+        // Single windows compress less well than whole documents.
         let text_bytes = input_bytes.max(content_bytes / MIN_COMPRESSION);
         let output_bytes = text_bytes as f64 * share * overlap + (windows * window_bytes) as f64;
         Self {

@@ -7,9 +7,9 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::documents::{self, DocumentChanges};
+use crate::base::counts::Counts;
 use crate::base::error::{DIFFERENT, DONE, Result};
 use crate::base::text::{count, line_safe};
-use crate::run_directory::counts::Counts;
 use crate::run_directory::facts;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::Manifest;

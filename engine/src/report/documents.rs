@@ -386,8 +386,8 @@ fn statistics(records: &Records<'_>, file: &str) -> Result<Option<BTreeSet<Strin
     Ok(all)
 }
 
-/// Returns the outcomes of the documents of a file. `compared`: statistics that are compared with the same file; `common`:
-/// those of them that are compared with any file.
+/// Returns the outcomes of the documents of a file. `compared`: statistics that are compared with the same file; `common`: the
+/// part of `compared` that all files have.
 fn outcomes_of_file(
     records: &Records<'_>,
     file: &str,

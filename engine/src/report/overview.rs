@@ -24,6 +24,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::base::counts::Counts;
 use crate::base::error::Result;
 use crate::base::text::count;
 use crate::plan::options::PlanOptions;
@@ -31,7 +32,6 @@ use crate::plan::{Plan, explain};
 use crate::report::amount::Amount;
 use crate::report::page::chart::BY_POSITION;
 use crate::run_directory::calibration::{CalibratedGroup, Calibration};
-use crate::run_directory::counts::Counts;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::{Manifest, not_finished};
 use crate::run_directory::selected;

@@ -5,9 +5,9 @@ use std::fmt;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::base::counts::Counts;
 use crate::base::error::Result;
 use crate::base::text::count;
-use crate::run_directory::counts::Counts;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::summary::Summary;
 use crate::run_directory::units;

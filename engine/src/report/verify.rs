@@ -9,12 +9,12 @@ use longsift_kernels::Kernel;
 use longsift_stages::model::{LayerZeroTable, ModelFolder, known_weights_digest};
 use serde::Serialize;
 
+use crate::base::counts::Counts;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::base::text::{bytes, count, line_safe};
 use crate::plan::columns;
 use crate::plan::fetch::RemoteModels;
-use crate::run_directory::counts::Counts;
 use crate::run_directory::keep::is_intact;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::Manifest;

@@ -38,7 +38,7 @@ impl Run<'_> {
             windows_not_sampled: scored.not_sampled(self.plan),
             ..self.base_summary(status)
         };
-        summary.add_counts(scored.counts.clone());
+        summary.set_counts(scored.counts.clone());
         summary
     }
 

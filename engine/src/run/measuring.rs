@@ -53,7 +53,7 @@ impl Run<'_> {
             .map(|(unit, _)| format!("{}, row groups {:?}", unit.file_path, unit.row_groups))
             .collect();
         if missing.is_empty() {
-            return score::reuse(plan, &self.scores, valid);
+            return score::reuse(plan, &self.scores, valid, self.progress);
         }
         if plan.options.scores_from.is_some() {
             let message = format!(

@@ -40,7 +40,7 @@ impl Run<'_> {
         let scored = if missing > 0 {
             self.measure(valid, &wanted, false)?
         } else {
-            score::reuse(plan, directory, valid)?
+            score::reuse(plan, directory, valid, self.progress)?
         };
         self.check_shared_lock(&lock)?;
         scored.counts.check().map_err(|violation| Diagnostic::error(Blame::Bug, violation))?;

@@ -43,7 +43,7 @@ impl Run<'_> {
             return Ok(RunOutcome::new(Summary { shard: Some(shard), ..summary }));
         }
         plan.check_output()?;
-        let scored = score::reuse(plan, &self.scores, valid)?;
+        let scored = score::reuse(plan, &self.scores, valid, self.progress)?;
         self.progress.phase("select", 1);
         let selection =
             select::select(plan, &self.scores, &scored.records, &lock.identity, self.stop)?;

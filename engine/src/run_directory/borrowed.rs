@@ -74,7 +74,7 @@ mod tests {
         let record: UnitRecord = serde_json::from_value(json!({
             "unit": "u", "file": "a.parquet", "row_groups": [0, 1], "first_row": 0,
             "input": { "size": 1, "modified_ns": 0, "footer_hash": "" },
-            "windows": "", "measures": {}, "counts": crate::run_directory::counts::Counts::default(),
+            "windows": "", "measures": {}, "counts": crate::base::counts::Counts::default(),
             "scores": part, "dropped": null, "quarantine": null,
         }))
         .unwrap();

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::calibration::{GroupDrift, moved_most};
-use super::counts::{Counts, is_zero};
+use crate::base::counts::{Counts, is_zero};
 use crate::base::text::{count, quoted_value};
 
 /// Maximum groups in a summary line: schedulers keep the line, and some accept only 48 kB.
@@ -112,8 +112,8 @@ impl Summary {
         Self { status: status.to_owned(), run_dir, ..Self::default() }
     }
 
-    /// Adds the counts of scored units.
-    pub fn add_counts(&mut self, counts: Counts) {
+    /// Sets the counts of rows, windows and tokens to those of scored units.
+    pub fn set_counts(&mut self, counts: Counts) {
         self.rows_in = counts.rows;
         self.quarantined = counts.quarantined_rows();
         self.windows_total = counts.windows_total();

@@ -8,9 +8,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::counts::{Counts, is_zero};
 use super::facts::{Facts, Fingerprints, MeasureFingerprint};
 use super::layout::RunDirectory;
+use crate::base::counts::{Counts, is_zero};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::stop::Stop;

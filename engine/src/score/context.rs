@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::passes::ModelOnDevices;
 use super::programs::Programs;
 use super::watch::Watch;
+use crate::base::counts::Counts;
 use crate::base::error::Result;
 use crate::base::progress::Progress;
 use crate::base::stop::Stop;
@@ -15,7 +16,6 @@ use crate::devices::scheduler::Scheduler;
 use crate::plan::Plan;
 use crate::plan::attention::Attention;
 use crate::plan::calibrated_groups::CalibratedGroups;
-use crate::run_directory::counts::Counts;
 use crate::run_directory::events;
 use crate::run_directory::facts::Fingerprints;
 use crate::run_directory::layout::RunDirectory;
@@ -114,9 +114,7 @@ pub struct ScoreContext<'a> {
 impl ScoreContext<'_> {
     /// Reports a unit that was scored and committed.
     pub(super) fn done(&self, unit: &WorkUnit, counts: &Counts) {
-        let quarantined = counts.quarantined_rows();
-        let (rows, windows) = (counts.rows, counts.windows);
-        self.progress.unit_done(&unit.name(), &unit.file_path, rows, windows, quarantined);
+        self.progress.unit_done(&unit.name(), &unit.file_path, counts);
     }
 
     /// Appends an event to those of the run directory.
@@ -127,7 +125,6 @@ impl ScoreContext<'_> {
 
     /// Reports a unit that an earlier run scored.
     pub(super) fn reused(&self, unit: &WorkUnit, counts: &Counts) {
-        let (windows, tokens) = (counts.windows, counts.tokens_scored);
-        self.progress.unit_reused(&unit.name(), &unit.file_path, windows, tokens);
+        self.progress.unit_reused(&unit.name(), &unit.file_path, counts);
     }
 }

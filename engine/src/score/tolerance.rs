@@ -1,9 +1,9 @@
 //! Limits on the number of quarantined rows.
 
+use crate::base::counts::Counts;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::plan::Plan;
-use crate::run_directory::counts::Counts;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::units::UnitRecord;
 use crate::spec::pipeline::OnBadFile;

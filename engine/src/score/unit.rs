@@ -16,17 +16,17 @@ use super::passes::STOP_INTERVAL;
 use super::prepare::{CutDocument, Preparation, Prepared, prepare};
 use super::reopen::{self, OpenJournal};
 use super::retained::RetainedMeasure;
+use crate::base::counts::{Counts, count};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
-use crate::base::text::quoted;
+use crate::base::text::{quoted, quoted_group};
 use crate::dataset::documents::{self, Document};
 use crate::dataset::lost_row_groups::LostRowGroups;
 use crate::dataset::part::PartWriter;
 use crate::dataset::read::{ReadError, RowGroupError};
 use crate::dataset::units::WorkUnit;
-use crate::plan::calibrated_groups::{CalibratedGroups, group_name};
+use crate::plan::calibrated_groups::CalibratedGroups;
 use crate::plan::sampling;
-use crate::run_directory::counts::{Counts, count};
 use crate::run_directory::dropped::{self, DroppedRow};
 use crate::run_directory::facts::MeasureFingerprint;
 use crate::run_directory::quarantine::{self, BadRow};
@@ -161,7 +161,7 @@ fn refuse_unknown_group(
     let measured = prepared.iter().filter(|of| matches!(of.outcome, Preparation::Measure(_)));
     for Prepared { row, .. } in measured {
         if let Some(group) = unknown.get(row) {
-            let name = group_name(group.as_deref());
+            let name = quoted_group(group.as_deref());
             let group = format!("{name} ({}, row {row})", quoted(&unit.file_path));
             return Err(known.missing(&context.plan.spec, &group).into());
         }

@@ -14,9 +14,9 @@ use super::histograms::Histograms;
 use super::rank::GroupDecision;
 use super::warnings::listed;
 use crate::base::error::{Failure, Result};
-use crate::base::text::counted;
+use crate::base::text::{counted, quoted_group};
 use crate::plan::Plan;
-use crate::plan::calibrated_groups::{CalibratedGroups, group_name as name};
+use crate::plan::calibrated_groups::CalibratedGroups;
 use crate::plan::identity::{calibration_bytes, calibration_identity};
 use crate::run_directory::calibration::{self, CalibratedGroup, Calibration, Threshold};
 use crate::run_directory::facts::Identity;
@@ -274,12 +274,12 @@ fn read(
     let mut calibration = calibration::parse(&path.to_string(), place, &bytes)?;
     let mut seen = HashSet::new();
     if let Some(twice) = calibration.groups.iter().find(|group| !seen.insert(&group.value)) {
-        let group = name(twice.value.as_deref());
+        let group = quoted_group(twice.value.as_deref());
         return Err(damaged(plan, format!("the calibration `{path}` has group {group} twice")));
     }
     let cutoffs = calibration.budgets.len().max(1);
     if let Some((group, what)) = calibration.groups.iter().find_map(|group| {
-        Some((name(group.value.as_deref()), contradiction(criteria, group, cutoffs)?))
+        Some((quoted_group(group.value.as_deref()), contradiction(criteria, group, cutoffs)?))
     }) {
         let message = format!("the calibration `{path}` is inconsistent in group {group}: {what}");
         return Err(damaged(plan, message));
@@ -299,7 +299,7 @@ fn read(
     let unfit: Vec<(String, Option<String>)> =
         calibration.groups.iter().filter_map(unfit).collect();
     if let Some((what, _)) = unfit.first() {
-        let groups = unfit.iter().map(|(_, value)| name(value.as_deref())).collect();
+        let groups = unfit.iter().map(|(_, value)| quoted_group(value.as_deref())).collect();
         let message =
             format!("the calibration `{path}` does not have {what} (group {})", listed(groups));
         let hint = "calibrate again: run a corpus with these terms, guards and budgets, and use the `calibration.json` of its run \
@@ -359,7 +359,7 @@ pub(super) fn saved_calibration(
         .groups
         .keys()
         .filter(|value| !known.contains(value))
-        .map(|value| name(value.as_deref()))
+        .map(|value| quoted_group(value.as_deref()))
         .collect();
     if !unknown.is_empty() {
         return Err(known.missing(&plan.spec, &listed(unknown)).into());

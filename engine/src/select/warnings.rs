@@ -11,9 +11,8 @@ use super::drift;
 use super::gather::GatheredSamples;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
-use crate::base::text::{count, counted};
+use crate::base::text::{count, counted, quoted_group};
 use crate::plan::Plan;
-use crate::plan::calibrated_groups::group_name as name;
 use crate::run_directory::calibration::GroupDrift;
 use crate::run_directory::summary::GuardUse;
 use crate::spec::pipeline::Samples;
@@ -109,12 +108,12 @@ fn different_lengths(gathered: &GatheredSamples) -> Option<String> {
             Some(format!("the input has windows of {shortest} to {longest} tokens"))
         }
         [(value, shortest, longest)] => {
-            let group = name(value.as_deref());
+            let group = quoted_group(value.as_deref());
             Some(format!("group {group} has windows of {shortest} to {longest} tokens"))
         }
         several => {
             let group = |(value, shortest, longest): &(&Option<String>, u64, u64)| {
-                format!("{} ({shortest} to {longest})", name(value.as_deref()))
+                format!("{} ({shortest} to {longest})", quoted_group(value.as_deref()))
             };
             let groups = count(several.len() as u64);
             let named = listed(several.iter().map(group).collect());
@@ -132,13 +131,13 @@ pub(super) fn absent_group_warning(
         .named_groups()
         .into_iter()
         .filter(|group| !gathered.groups.contains_key(&Some((*group).to_owned())))
-        .map(|group| name(Some(group)))
+        .map(|group| quoted_group(Some(group)))
         .collect();
     absent.dedup();
     if absent.is_empty() {
         return None;
     }
-    let groups = gathered.groups.keys().map(|group| name(group.as_deref())).collect();
+    let groups = gathered.groups.keys().map(|group| quoted_group(group.as_deref())).collect();
     let message = format!("the filter names {}, but no sample has this group", listed(absent));
     let hint = format!("the groups of this input are {}", listed(groups));
     Some(Diagnostic::warning(Blame::Pipeline, message).hint(hint))
@@ -188,13 +187,13 @@ pub(crate) fn drift_warning(drift: &[GroupDrift]) -> Option<Diagnostic> {
     let (scores, index) = match (&first.value, much.len()) {
         (_, 2..) => {
             let group = |(group, index): &(&GroupDrift, f64)| {
-                format!("{} ({index:.2})", name(group.value.as_deref()))
+                format!("{} ({index:.2})", quoted_group(group.value.as_deref()))
             };
             let named = listed(much.iter().map(group).collect());
             (format!(" of {} groups", count(much.len() as u64)), format!("indices {named}"))
         }
         (Some(value), _) => {
-            (format!(" of group {}", name(Some(value))), format!("index {index:.2}"))
+            (format!(" of group {}", quoted_group(Some(value))), format!("index {index:.2}"))
         }
         (None, _) => (String::new(), format!("index {index:.2}")),
     };

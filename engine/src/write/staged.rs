@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::run_directory::counts::Counts;
+use crate::base::counts::Counts;
 use crate::run_directory::dropped::NOT_SELECTED;
 use crate::run_directory::layout::{PartFolders, RunDirectory};
 use crate::run_directory::summary::{LabelCounts, LabelShares};

@@ -279,7 +279,7 @@ impl Explanation {
             let listed =
                 if every > 1 { format!(" (one in {every} listed)") } else { String::new() };
             blocks.push(Block::Heading(format!(
-                "{} tokens recur, {} of them from far away and not copied{listed}",
+                "{} tokens recur, {} from far away and not copied{listed}",
                 count(self.links.len() as u64),
                 count(far.len() as u64)
             )));

@@ -80,7 +80,7 @@ pub fn count(reasons: &mut BTreeMap<String, u64>, reason: &str) {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
-pub(super) fn is_zero(count: &u64) -> bool {
+pub(crate) fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
