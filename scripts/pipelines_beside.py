@@ -4,10 +4,11 @@ seven lines of Python, datatrove, and polars, which only reads and writes.
 
     python scripts/pipelines_beside.py [--tokenizer FOLDER] [--corpus FILE.parquet]... [--times 1,4,16] [--rounds 3]
 
-Prints processor seconds, milliseconds per MB of text, peak memory and the ratio to longsift's processor time: medians
-over `--rounds` interleaved rounds. `--times` repeats the corpus, for longsift and the seven lines. LONGSIFT_BEFORE
-names an older binary. Missing programs are skipped and listed. Needs ../shared for the defaults, a release build,
-pyarrow, and the programs to compare: pip install gigatoken datatrove polars.
+Prints processor seconds, milliseconds per MB of text, peak memory and the ratio to longsift's processor time for the same
+corpus: medians over `--rounds` interleaved rounds. `--times` repeats the corpus, for longsift, the older longsift and the
+seven lines; sizes above 1 are measured once. LONGSIFT_BEFORE names an older binary. Missing programs are skipped and
+listed. Needs ../shared for the defaults, a release build, pyarrow, and the programs to compare: pip install gigatoken
+datatrove polars.
 """
 
 import argparse
@@ -114,10 +115,9 @@ def main() -> int:
     before = os.environ.get("LONGSIFT_BEFORE")
     own = str(REPOSITORY / "target/release/longsift")
     repeated = [int(times) for times in arguments.times.split(",")]
-    programs = [Program("longsift", 1), Program("longsift, lexical", 1)]
-    programs += [Program("longsift, before", 1)] if before else []
-    programs += [Program(name, 1) for name in ("seven lines", "datatrove", "polars")]
-    programs += [Program(name, times) for times in repeated if times > 1 for name in ("longsift", "seven lines")]
+    compared = ["longsift", "longsift, before", "seven lines"] if before else ["longsift", "seven lines"]
+    programs = [Program(name, 1) for name in (*compared, "longsift, lexical", "datatrove", "polars")]
+    programs += [Program(name, times) for times in repeated if times > 1 for name in compared]
     with tempfile.TemporaryDirectory() as temporary:
         for times in {program.times for program in programs}:
             corpus = Path(temporary) / f"corpus-{times}"
@@ -134,18 +134,19 @@ def main() -> int:
                 binary = before if before and "before" in program.name else own
                 with tempfile.TemporaryDirectory(dir=temporary) as folder:
                     program.run(command(program.name, binary, Path(folder), corpus, Path(arguments.tokenizer).resolve()))
-    base = programs[0]
+    measured = [program for program in programs if program.name == "longsift" and program.seconds]
+    own_seconds = {program.times: statistics.median(program.seconds) for program in measured}
     print(f"{megabytes:.1f} MB of text, {Path(arguments.tokenizer).name}, one core")
     print(f"{'':<20} {'times':>5} {'CPU s':>8} {'ms/MB':>8} {'peak MB':>8}   of longsift's")
     for program in programs:
-        if program.problem or base.problem:
+        if program.problem or program.times not in own_seconds:
             print(f"{program.name:<20} skipped: {program.problem or 'longsift failed'}")
             continue
         seconds, amount = statistics.median(program.seconds), megabytes * program.times
-        ratio = seconds / program.times / statistics.median(base.seconds)
+        ratio = seconds / own_seconds[program.times]
         memory = max(program.memory) / 1e6
         print(f"{program.name:<20} {program.times:>5} {seconds:>8.2f} {1000 * seconds / amount:>8.1f} {memory:>8.0f} {ratio:>10.2f}")
-    return int(base.problem is not None)
+    return int(1 not in own_seconds)
 
 
 if __name__ == "__main__":
