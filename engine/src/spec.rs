@@ -33,7 +33,7 @@ use longsift_stages::{
 use serde_json::Value;
 
 use crate::base::diagnostic::{Blame, Diagnostic, Place, TextPlace};
-use crate::base::secrets::shown;
+use crate::base::secrets;
 use crate::base::text::quoted;
 use node::Node;
 use pipeline::Pipeline;
@@ -139,9 +139,15 @@ impl Spec {
         for (source, argument) in set.into_iter().zip(&overrides.set) {
             overrides::apply(&mut root, argument, source, &mut problems);
         }
-        let params = params::apply(&mut root, &param, &mut problems);
+        let mut params = params::apply(&mut root, &param, &mut problems);
         let folder = Path::new(name).parent().map_or_else(PathBuf::new, Path::to_path_buf);
-        locations::take_secrets(&mut root, &mut problems);
+        let secrets = locations::take_secrets(&mut root, &mut problems);
+        for value in params.values_mut() {
+            *value = secrets::shown(value).into_owned();
+            if secrets.iter().any(|secrets| secrets.overlap(value)) {
+                secrets::hide(&std::mem::replace(value, secrets::HIDDEN.to_owned()));
+            }
+        }
         locations::check_names(&root, &mut problems);
         locations::anchor(&mut root, &mut problems);
         check::check(&root, &mut problems);
@@ -151,8 +157,7 @@ impl Spec {
         let failed = problems.has_errors();
         let diagnostics = problems.into_diagnostics();
         let Some(pipeline) = pipeline.filter(|_| !failed) else { return Err(diagnostics) };
-        let public = |text: &String| shown(text).into_owned();
-        let params = params.iter().map(|(name, value)| (name.clone(), public(value))).collect();
+        let public = |text: &String| secrets::shown(text).into_owned();
         let (name, overrides) = (name.to_owned(), overrides.set.iter().map(public).collect());
         let spec = Self { pipeline, overrides, params, name, folder, sources, root };
         Ok((spec, diagnostics))

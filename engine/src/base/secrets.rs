@@ -1,10 +1,11 @@
 //! Secret parts of addresses, which are never shown or stored: user and password before the `@`, the query after the `?`.
 //!
 //! The spec removes them from the settings ([`split`], [`remember`]), so that nothing derived from a pipeline contains them;
-//! only requests use them ([`recall`]). All text for people passes through [`shown`].
+//! only requests use them ([`recall`]). All text for people passes through [`shown`], which also hides values that secret
+//! parts were composed of ([`hide`]).
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
@@ -12,6 +13,11 @@ use std::sync::{Mutex, PoisonError};
 const STORES: [&str; 4] = ["s3", "gs", "az", "hf"];
 /// Substrings of query parameters that sign a request to an object store.
 const SIGNATURES: [&str; 6] = ["sig=", "signature=", "x-amz-", "x-goog-", "token=", "accesskey"];
+
+/// Replacement of hidden values.
+pub(crate) const HIDDEN: &str = "***";
+/// Minimum bytes of a hidden value: shorter ones are parts of ordinary text.
+const MIN_HIDDEN_BYTES: usize = 6;
 
 /// Secret parts of one address. Never printed, so it has no `Debug`.
 #[derive(Clone, Default)]
@@ -25,6 +31,13 @@ pub(crate) struct Secrets {
 impl Secrets {
     pub(crate) fn is_empty(&self) -> bool {
         self.user.is_empty() && self.query.is_empty()
+    }
+
+    /// Whether a value contains a secret part, or is contained in one.
+    pub(crate) fn overlap(&self, value: &str) -> bool {
+        let parts = [&self.user, &self.query].into_iter().filter(|part| !part.is_empty());
+        !value.is_empty()
+            && parts.into_iter().any(|part| part.contains(value) || value.contains(&**part))
     }
 }
 
@@ -56,12 +69,42 @@ pub(crate) fn recall(public: &str) -> Secrets {
     all.get(public.trim_end_matches('/')).cloned().unwrap_or_default()
 }
 
-/// Removes the secret parts of all addresses in a text.
+static HIDDEN_VALUES: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+/// Hides a value wherever this process shows it as a word.
+pub(crate) fn hide(value: &str) {
+    if value.len() >= MIN_HIDDEN_BYTES {
+        let mut values = HIDDEN_VALUES.lock().unwrap_or_else(PoisonError::into_inner);
+        values.insert(value.to_owned());
+    }
+}
+
+/// Removes the secret parts of all addresses in a text, and replaces hidden values.
 pub fn shown(text: &str) -> Cow<'_, str> {
     let ends = |character: char| {
         character.is_whitespace() || matches!(character, '"' | '`' | '<' | '>' | '\\')
     };
-    without(text, ends)
+    let mut text = without(text, ends);
+    for value in &*HIDDEN_VALUES.lock().unwrap_or_else(PoisonError::into_inner) {
+        if text.contains(&**value) {
+            text = without_word(&text, value).into();
+        }
+    }
+    text
+}
+
+/// Replaces a value wherever no letter or digit precedes or follows it.
+fn without_word(text: &str, value: &str) -> String {
+    let (mut shown, mut from) = (String::with_capacity(text.len()), 0);
+    for (at, _) in text.match_indices(value) {
+        let end = at + value.len();
+        let is_word = !text[..at].ends_with(char::is_alphanumeric)
+            && !text[end..].starts_with(char::is_alphanumeric);
+        shown.push_str(&text[from..at]);
+        shown.push_str(if is_word { HIDDEN } else { value });
+        from = end;
+    }
+    shown + &text[from..]
 }
 
 /// Replaces secret parts in a source line with asterisks, keeping the number of characters.
@@ -107,7 +150,8 @@ fn ranges(text: &str, ends: impl Fn(char) -> bool) -> Vec<Range<usize>> {
             found.push(start..user);
         }
         let query = text[user..end].find('?').map(|length| user + length);
-        if let Some(query) = query.filter(|query| is_query(&scheme, &text[*query..end])) {
+        let has_user = user > start;
+        if let Some(query) = query.filter(|query| is_query(&scheme, has_user, &text[*query..end])) {
             found.push(query..end);
         }
         from = end;
@@ -125,9 +169,13 @@ fn user_length(address: &str) -> usize {
     searched.rfind('@').map_or(0, |at| at + 1)
 }
 
-fn is_query(scheme: &str, query: &str) -> bool {
+/// Whether the text after a `?` is a query. In the address of a store, it is one if it signs the request, or if it has a value
+/// and the address has a user, which such addresses cannot have.
+fn is_query(scheme: &str, has_user: bool, query: &str) -> bool {
     let query = query.to_ascii_lowercase();
-    !STORES.contains(&scheme) || SIGNATURES.iter().any(|signature| query.contains(signature))
+    !STORES.contains(&scheme)
+        || has_user && query.contains('=')
+        || SIGNATURES.iter().any(|signature| query.contains(signature))
 }
 
 #[cfg(test)]
@@ -143,6 +191,8 @@ mod tests {
             ("http://bob:p/w?d#@host/x", "http://host/x", "bob:p/w?d#", ""),
             ("http://bob:p@w@host/x", "http://host/x", "bob:p@w", ""),
             ("s3://KEY:SE/CRET@bucket/x?.parquet", "s3://bucket/x?.parquet", "KEY:SE/CRET", ""),
+            ("s3://KEY:PW@b/d?x=y", "s3://b/d", "KEY:PW", "x=y"),
+            ("s3://b/d=202?/x=1", "s3://b/d=202?/x=1", "", ""),
             ("az://c/x?sv=1&sig=abc", "az://c/x", "", "sv=1&sig=abc"),
             ("hf://datasets/a/b@main/*.parquet", "hf://datasets/a/b@main/*.parquet", "", ""),
             ("data/what?.parquet", "data/what?.parquet", "", ""),
@@ -161,5 +211,24 @@ mod tests {
             "  path: https://****h/x**** # why?"
         );
         assert!(matches!(shown("what? @ `s3://b/a?.parquet`"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn hidden_values_are_replaced_as_words() {
+        for value in ["", "a", "correcthorse"] {
+            hide(value);
+        }
+        let text = "--param pw=correcthorse, correcthorses and `https://correcthorse@h/a`";
+        assert_eq!(shown(text), "--param pw=***, correcthorses and `https://h/a`");
+    }
+
+    #[test]
+    fn a_value_overlaps_the_secret_parts_that_it_composes() {
+        let (_, secrets) = split("https://bob:pw@host/x?sig=abc");
+        for value in ["bob", "pw", "bob:pw", "abc", "sig=abc", "bob:pw@host"] {
+            assert!(secrets.overlap(value), "{value}");
+        }
+        assert!(!secrets.overlap("") && !secrets.overlap("host") && !secrets.overlap("x"));
+        assert!(!Secrets::default().overlap("x"));
     }
 }

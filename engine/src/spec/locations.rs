@@ -13,7 +13,7 @@ use super::pipeline::OutputFormat;
 use super::rules::stage;
 use super::schema::{self, ValueKind, kinds, properties};
 use super::source::{Problems, Sources};
-use crate::base::secrets;
+use crate::base::secrets::{self, Secrets};
 use crate::base::text::quoted;
 use crate::base::wildcards::{self, has_wildcard};
 
@@ -60,8 +60,10 @@ fn settings() -> &'static [Setting] {
     })
 }
 
-/// Removes user, password and query from addresses. Requests to web servers use them; addresses of stores must not have any.
-pub(crate) fn take_secrets(root: &mut Node, problems: &mut Problems) {
+/// Removes user, password and query from addresses, and returns them. Requests to web servers use them; addresses of stores
+/// must not have any.
+pub(crate) fn take_secrets(root: &mut Node, problems: &mut Problems) -> Vec<Secrets> {
+    let mut taken = Vec::new();
     for Setting { section, key, .. } in settings() {
         let Some(node) = setting_mut(root, section, key) else { continue };
         let Some((scheme, _)) = node.as_str().and_then(location::split) else { continue };
@@ -70,6 +72,7 @@ pub(crate) fn take_secrets(root: &mut Node, problems: &mut Problems) {
         if found.is_empty() {
             continue;
         }
+        taken.push(found.clone());
         if scheme.is_some_and(Scheme::is_web) {
             secrets::remember(&public, found);
         } else {
@@ -82,6 +85,7 @@ pub(crate) fn take_secrets(root: &mut Node, problems: &mut Problems) {
         }
         node.value = YamlValue::String(public);
     }
+    taken
 }
 
 /// Makes relative paths of the command line absolute: they are relative to the current folder, those of the file to the file's

@@ -43,9 +43,9 @@ impl Hub {
             .ok()
             .filter(|base| matches!(base.scheme(), "http" | "https") && base.host_str().is_some());
         let Some(base) = base else {
-            let message = format!("HF_ENDPOINT `{endpoint}` is not an http address");
-            return Err(ModelProblem::settings(message)
-                .with_hint("leave it out for https://huggingface.co"));
+            // Without a scheme, user and password would not be detected in the value.
+            return Err(ModelProblem::settings("HF_ENDPOINT is not an http address")
+                .with_hint("unset it for https://huggingface.co"));
         };
         let has_user = !base.username().is_empty() || base.password().is_some();
         let wrong = match token {
