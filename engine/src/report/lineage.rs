@@ -13,13 +13,15 @@ use std::time::Duration;
 use arrow_schema::Schema;
 use serde_json::{Value, json};
 
+use crate::base::stop::Stop;
 use crate::base::{clock, environment, text};
 use crate::plan::Plan;
 use crate::run_directory::summary::Summary;
 use crate::storage::{error, files};
 
-/// Maximum response time of a collector.
+/// Maximum response time of a collector, and after a signal.
 const TIMEOUT_SECONDS: u64 = 5;
+const STOPPED_TIMEOUT_SECONDS: u64 = 1;
 
 const PRODUCER: &str =
     concat!("https://github.com/longsift/longsift/tree/v", env!("CARGO_PKG_VERSION"));
@@ -79,7 +81,7 @@ impl Lineage {
             Transport::Http { url, key }
         } else {
             tracing::warn!(
-                "lineage is off: expected http://, file:// or (in builds with `--features cloud`) https:// in OPENLINEAGE_URL, got `{url}`"
+                "lineage is off: OPENLINEAGE_URL does not begin with http://, file:// or (in builds with `--features cloud`) https://"
             );
             return None;
         };
@@ -162,7 +164,9 @@ impl Lineage {
 }
 
 fn post(url: &str, key: Option<&str>, event: &Value) -> Result<(), String> {
-    let timeout = Duration::from_secs(TIMEOUT_SECONDS);
+    let is_stopped = Stop::global().check().is_err();
+    let seconds = if is_stopped { STOPPED_TIMEOUT_SECONDS } else { TIMEOUT_SECONDS };
+    let timeout = Duration::from_secs(seconds);
     #[cfg(feature = "cloud")]
     let status = crate::storage::post::post(url, key, event.to_string(), timeout);
     #[cfg(not(feature = "cloud"))]
