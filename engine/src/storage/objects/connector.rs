@@ -6,6 +6,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::TryStreamExt;
 use object_store::client::{
     ClientConfigKey, HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest,
     HttpResponse, HttpService,
@@ -14,13 +15,15 @@ use object_store::{ClientOptions, Error};
 use reqwest::Url;
 
 use super::failure::incomplete;
-use crate::base::text::quoted;
+use crate::base::text::{count, quoted};
 use crate::storage::http::READ_TIMEOUT;
 use crate::storage::retry::retry_after;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Minimum upload speed that is not a timeout.
 const MIN_BYTES_PER_SECOND: u64 = 20_000;
+/// Maximum bytes of a page of a list: 1,000 keys on S3, 5,000 blobs on Azure, each with a name of at most 1,024 bytes.
+const MAX_PAGE_BYTES: usize = 64 << 20;
 
 tokio::task_local! {
     /// `Retry-After` of this attempt's last answer.
@@ -103,18 +106,24 @@ fn continuation_token(uri: &str) -> Option<String> {
     is_list.then(|| value(&["continuation-token", "marker"]).unwrap_or_default())
 }
 
-/// Returns a page of a list, or an error if it announces more pages without a new token.
+/// Returns a page of a list, or an error if it does not state whether it is the last one.
 async fn check_list(answer: HttpResponse, token: &str) -> Result<HttpResponse, HttpError> {
+    let wrong = |why: &str| HttpError::new(HttpErrorKind::Unknown, incomplete(why));
     let (parts, body) = answer.into_parts();
-    let bytes = body.bytes().await?;
+    let (mut bytes, mut pieces) = (Vec::new(), body.bytes_stream());
+    while let Some(piece) = pieces.try_next().await? {
+        bytes.extend_from_slice(&piece);
+        if bytes.len() > MAX_PAGE_BYTES {
+            let max = count(MAX_PAGE_BYTES as u64);
+            return Err(wrong(&format!("a page has more than {max} bytes")));
+        }
+    }
     let page = String::from_utf8_lossy(&bytes);
-    let why = if is_list(&page) {
-        page_error(&page, token)
-    } else {
-        Some("the server answered with something other than a list".to_owned())
-    };
-    if let Some(why) = why {
-        return Err(HttpError::new(HttpErrorKind::Unknown, incomplete(&why)));
+    if !is_list(&page) {
+        return Err(wrong("the server answered with something other than a list"));
+    }
+    if let Some(why) = page_error(&page, token) {
+        return Err(wrong(why));
     }
     let (page, left_out) = with_usable_names(&page);
     if let [first, more @ ..] = &left_out[..] {
@@ -198,18 +207,22 @@ fn unescaped(name: &str) -> String {
     text
 }
 
-fn page_error(page: &str, token: &str) -> Option<String> {
+/// Returns why more pages could be missing after a page. Lists of S3 and Google state in `IsTruncated` whether a page is the
+/// last one; those of Azure have an empty `NextMarker`.
+fn page_error(page: &str, token: &str) -> Option<&'static str> {
     let element = |name: &str| {
         let (_, rest) = page.split_once(&format!("<{name}>"))?;
         Some(rest.split_once("</")?.0.trim())
     };
     let next = element("NextContinuationToken").or_else(|| element("NextMarker"));
-    match next.filter(|next| !next.is_empty()) {
-        Some(next) if next == token => {
-            Some("the server repeats the token of the previous page".to_owned())
+    let flag = element("IsTruncated").map(str::to_ascii_lowercase);
+    match (next.filter(|next| !next.is_empty()), flag.as_deref()) {
+        (Some(next), _) if next == token => {
+            Some("the server repeats the token of the previous page")
         }
-        None if element("IsTruncated").is_some_and(|flag| flag.eq_ignore_ascii_case("true")) => {
-            Some("the server announces another page without a token".to_owned())
+        (None, Some("true")) => Some("the server announces another page without a token"),
+        (None, flag) if flag != Some("false") && page.contains("<ListBucketResult") => {
+            Some("the server does not state whether a page is the last one (`IsTruncated`)")
         }
         _ => None,
     }
@@ -230,6 +243,11 @@ mod tests {
             assert!(!wrong(&format!("<IsTruncated>false</IsTruncated>{lost}"), "a"), "{lost}");
         }
         assert!(wrong("<NextMarker>m</NextMarker>", "m") && !wrong("<NextMarker />", "m"));
+        assert!(
+            wrong("<ListBucketResult></ListBucketResult>", ""),
+            "S3 always sends `IsTruncated`"
+        );
+        assert!(!wrong("<EnumerationResults></EnumerationResults>", ""));
     }
 
     #[test]

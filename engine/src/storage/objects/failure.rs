@@ -7,6 +7,23 @@ use object_store::Error;
 
 use crate::storage::error::{ErrorKind, StorageError};
 
+/// Message of the client for an answer to a range request with the whole object.
+const IGNORES_RANGES: &str = "Received non-partial response";
+
+/// Parts of messages about answers that do not follow the protocol. The client reports them without a status.
+const INVALID_ANSWERS: [&str; 6] = [
+    // Another region, or a moved bucket.
+    "redirect without LOCATION",
+    INCOMPLETE,
+    IGNORES_RANGES,
+    "Content-Range header not present",
+    "Header missing from response",
+    "Got invalid",
+];
+
+/// Codes of S3 and Azure for objects in an archive.
+const ARCHIVED: [&str; 2] = [": InvalidObjectState", ": BlobArchived"];
+
 /// Message prefix of an endless or truncated list.
 const INCOMPLETE: &str = "the list of objects is not complete";
 
@@ -18,16 +35,23 @@ pub(super) fn incomplete(why: &str) -> Error {
 pub(super) fn failure(operation: &'static str, address: &str, error: &Error) -> StorageError {
     let failure =
         StorageError::new(operation, Location::parse(address), kind(error), in_words(error));
+    let words = failure.source.to_string();
     match error {
         Error::Precondition { .. } | Error::NotModified { .. } => {
             failure.with_hint("run again after it has stopped changing")
         }
-        _ if failure.source.to_string().contains("status code: 501") => failure.with_hint(
+        _ if is_archived(&words) => {
+            failure.with_hint("restore the object from its archive, and run again when it can be read")
+        }
+        _ if words.contains("status code: 501") => failure.with_hint(
             "this server does not support the call: run directories require conditional writes, as supported by Amazon S3, MinIO, Ceph, Google Cloud Storage and Azure",
         ),
-        _ if failure.source.to_string().contains(INCOMPLETE) => failure.with_hint(
+        _ if words.contains(INCOMPLETE) => failure.with_hint(
             "the server must list objects by version 2 of the call (ListObjectsV2), with a new token for each page",
         ),
+        _ if words.contains(IGNORES_RANGES) => {
+            failure.with_hint("use a store that supports range requests, or copy the files to a disk")
+        }
         _ => failure,
     }
 }
@@ -35,6 +59,7 @@ pub(super) fn failure(operation: &'static str, address: &str, error: &Error) -> 
 pub(super) fn kind(error: &Error) -> ErrorKind {
     let words = || in_words(error);
     match error {
+        _ if is_archived(&words()) => ErrorKind::Invalid,
         Error::NotFound { .. } => ErrorKind::NotFound,
         // Concurrent conditional writes: S3 neither executed nor rejected this one.
         Error::AlreadyExists { .. } if words().contains("ConditionalRequestConflict") => {
@@ -58,11 +83,20 @@ pub(super) fn kind(error: &Error) -> ErrorKind {
     }
 }
 
+fn is_archived(words: &str) -> bool {
+    ARCHIVED.iter().any(|code| words.contains(code))
+}
+
 /// Returns the kind of an error that contains the status only in its message, as for lists.
 fn kind_of_answer(words: &str) -> ErrorKind {
-    // Another region, a moved bucket, or a list that will stay incomplete.
-    if words.contains("redirect without LOCATION") || words.contains(INCOMPLETE) {
+    if INVALID_ANSWERS.iter().any(|part| words.contains(part)) {
         return ErrorKind::Invalid;
+    }
+    // An answer about several objects has the status of success, and codes of single objects.
+    match words.rsplit_once("(code: ").map_or("", |(_, code)| code.trim_end_matches(')')) {
+        "AccessDenied" | "AllAccessDisabled" => return ErrorKind::Denied,
+        "InvalidRequest" | "MethodNotAllowed" | "NotImplemented" => return ErrorKind::Invalid,
+        _ => {}
     }
     let answer = words.split_once("status code: ").map_or("", |(_, answer)| answer);
     // Credentials that are renewed, or a slow upload.
@@ -119,6 +153,33 @@ mod tests {
             assert_eq!(status(passing), ErrorKind::Transient);
         }
         assert_eq!(kind("connection reset"), ErrorKind::Transient);
+        for permanent in [
+            "Received non-partial response when range requested",
+            "Got invalid list response: missing field `LastModified`",
+            "ETag Header missing from response",
+        ] {
+            assert_eq!(kind(permanent), ErrorKind::Invalid);
+        }
+        let deleted = |code: &str| {
+            kind(&format!("DeleteObjects request failed for key a: reason (code: {code})"))
+        };
+        assert_eq!(deleted("AccessDenied"), ErrorKind::Denied);
+        assert_eq!(deleted("InternalError"), ErrorKind::Transient);
+    }
+
+    #[test]
+    fn an_archived_object_is_to_be_restored() {
+        let path = "x".to_owned();
+        let s3 = "Server returned non-2xx status code: 403 Forbidden: <Error><Code>InvalidObjectState</Code></Error>";
+        let azure = "Server returned non-2xx status code: 409 Conflict: <?xml?><Error><Code>BlobArchived</Code></Error>";
+        for error in [
+            Error::PermissionDenied { path: path.clone(), source: s3.into() },
+            Error::AlreadyExists { path, source: azure.into() },
+        ] {
+            let failure = failure("read", "s3://b/x", &error);
+            assert_eq!(failure.kind, ErrorKind::Invalid, "{failure}");
+            assert!(failure.hint().unwrap().starts_with("restore the object"), "{failure}");
+        }
     }
 
     #[test]
