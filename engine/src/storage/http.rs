@@ -7,11 +7,11 @@ pub(crate) mod remaining;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use longsift_stages::model::ModelProblem;
-use reqwest::header::{self, HeaderMap};
+use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Response, StatusCode, Url};
 
 use super::error::{ErrorKind, StorageError};
@@ -211,21 +211,31 @@ impl HttpClient {
         self.runtime.block_on(retry(&self.stop, &self.policy, stopped, attempt))
     }
 
-    /// Returns the version of a file that may change.
+    /// Returns the version of a file that may change. It is identified by a strong ETag, or by a `Last-Modified` at least a
+    /// second before the answer: earlier, the file may change again within the same second (RFC 9110, 8.8.2.2).
     ///
     /// # Errors
     /// The server sends nothing that identifies a version, so a change would go unnoticed.
     fn version(&self, url: &Url, length: u64, headers: &HeaderMap) -> Result<String, StorageError> {
-        let version = version(length, headers);
-        if self.kind.signs
-            || headers.contains_key(header::ETAG)
-            || headers.contains_key(header::LAST_MODIFIED)
-        {
-            return Ok(version);
+        let is_strong = |tag: &HeaderValue| is_strong_tag(&String::from_utf8_lossy(tag.as_bytes()));
+        let age = || {
+            let answered = time(headers, header::DATE).unwrap_or_else(SystemTime::now);
+            answered.duration_since(time(headers, header::LAST_MODIFIED)?).ok()
+        };
+        if self.kind.signs || headers.get(header::ETAG).is_some_and(is_strong) {
+            return Ok(version(length, headers));
         }
-        let why = "the server sends neither ETag nor Last-Modified, so changes of the file during reading would go unnoticed";
-        Err(failed(url, ErrorKind::Invalid, why)
-            .with_hint("configure the server to send one of these headers, or download the file"))
+        match age() {
+            Some(age) if age >= Duration::from_secs(1) => Ok(version(length, headers)),
+            Some(_) => Err(failed(url, ErrorKind::Transient, "it changed less than a second ago")
+                .with_hint("run again after it has stopped changing")),
+            None => {
+                let why = "the server sends neither a strong ETag nor a Last-Modified in the past, so changes of the file during reading would go unnoticed";
+                Err(failed(url, ErrorKind::Invalid, why).with_hint(
+                    "configure the server to send one of these headers, or download the file",
+                ))
+            }
+        }
     }
 
     /// Passes the bytes of ascending, disjoint ranges to `sink`, in order.
@@ -401,10 +411,18 @@ fn version(length: u64, headers: &HeaderMap) -> String {
     format!("{length} {}", values.collect::<Vec<_>>().join(" "))
 }
 
+/// Whether an ETag identifies the bytes of a file; a weak one only identifies their meaning.
+pub(super) fn is_strong_tag(tag: &str) -> bool {
+    !tag.starts_with("W/")
+}
+
+fn time(headers: &HeaderMap, name: HeaderName) -> Option<SystemTime> {
+    httpdate::parse_http_date(headers.get(name)?.to_str().ok()?).ok()
+}
+
 fn modified_ns(headers: &HeaderMap) -> i128 {
-    let text = headers.get(header::LAST_MODIFIED).and_then(|value| value.to_str().ok());
-    let time = text.and_then(|text| httpdate::parse_http_date(text).ok());
-    time.and_then(|time| time.duration_since(UNIX_EPOCH).ok())
+    time(headers, header::LAST_MODIFIED)
+        .and_then(|time| time.duration_since(UNIX_EPOCH).ok())
         .map_or(0, |since| i128::try_from(since.as_nanos()).unwrap_or(0))
 }
 

@@ -31,6 +31,7 @@ use reqwest::Url;
 use tokio::runtime::Runtime;
 
 use super::error::{ErrorKind, StorageError};
+use super::http::is_strong_tag;
 use super::range_file::{FetchRange, RangeFile, Stamp, TAIL_BYTES};
 use super::retry::{RetryPolicy, retry};
 use crate::base::environment;
@@ -68,12 +69,11 @@ pub(super) fn open(url: &str) -> Result<RangeFile, StorageError> {
     })?;
     let tail = if tail.len() as u64 > meta.size { Bytes::new() } else { tail };
     let stamp = stamp(&meta);
-    if meta.e_tag.is_none() && stamp.modified_ns == 0 {
-        let why = "the store sends neither ETag nor Last-Modified, so changes of the object during reading would go unnoticed";
+    let Some(tag) = meta.e_tag.as_deref().filter(|tag| is_strong_tag(tag)) else {
+        let why = "the store sends no strong ETag, so changes of the object during reading would go unnoticed";
         return Err(StorageError::new("open", Location::parse(url), ErrorKind::Invalid, why));
-    }
-    let version = meta.e_tag.clone().unwrap_or_else(|| meta.last_modified.to_rfc3339());
-    let key = format!("{url}\0{version}");
+    };
+    let key = format!("{url}\0{tag}");
     let file = ObjectFile { store, path, address: url.to_owned(), opened: meta };
     Ok(RangeFile::remote(file, key, stamp, tail))
 }

@@ -211,6 +211,29 @@ fn a_file_that_changes_while_it_is_read_is_refused() {
 }
 
 #[test]
+fn a_time_identifies_a_version_one_second_later() {
+    const MODIFIED: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+    let opened = |dates: &'static [&'static str]| {
+        let server = server(move |count, _, reply| {
+            let date = format!("Sun, 06 Nov 1994 08:49:{} GMT", dates[count.min(dates.len() - 1)]);
+            reply.with_header("Last-Modified", MODIFIED).with_header("Date", &date)
+        });
+        let client = HttpClient { kind: ServerKind::WEB, ..client(None) };
+        let opened = client.open(&url(&server, "x")).map(Option::unwrap);
+        (opened.map_err(|error| (error.kind, error.to_string())), server.take_requests().len())
+    };
+    // Within the second of its change, a file may change again without a trace.
+    let (file, requests) = opened(&["37", "37", "38"]);
+    assert_eq!((file.unwrap().version, requests), (format!("3000000 {MODIFIED}"), 3));
+    let (kind, why) = opened(&["37"]).0.err().unwrap();
+    assert_eq!(kind, ErrorKind::Transient);
+    assert!(why.contains("it changed less than a second ago"), "{why}");
+    let (kind, why) = opened(&["36"]).0.err().unwrap();
+    assert_eq!(kind, ErrorKind::Invalid);
+    assert!(why.contains("nor a Last-Modified in the past"), "{why}");
+}
+
+#[test]
 fn a_truncated_small_file_is_fetched_again() {
     let count = AtomicUsize::new(0);
     let server = Server::new(move |_| {
