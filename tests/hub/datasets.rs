@@ -348,6 +348,21 @@ mod with_network {
         };
         let says = refused(endless).expect(2).stderr;
         assert!(says.contains("does not end"), "{says}");
+        // A new link for the same page.
+        let repeated = |request: &Request| {
+            let page = br#"[{"type": "file", "size": 1, "path": "x.parquet"}]"#;
+            let next = format!("<{}0>; rel=\"next\"", request.path);
+            Reply::whole(page).with_header("Link", &next)
+        };
+        let says = refused(repeated).expect(2).stderr;
+        assert!(says.contains("does not end: it contains `x.parquet` twice"), "{says}");
+        let folders = |request: &Request| {
+            let page = br#"[{"type": "directory", "path": "x"}]"#;
+            let next = format!("<{}0>; rel=\"next\"", request.path);
+            Reply::whole(page).with_header("Link", &next)
+        };
+        let says = refused(folders).expect(2).stderr;
+        assert!(says.contains("does not end: a page adds nothing"), "{says}");
         let says = refused(|_| Reply::whole(b"<html>")).expect(2).stderr;
         assert!(says.contains("not a file list"), "{says}");
     }

@@ -10,6 +10,7 @@ use serde::Deserialize;
 
 use super::reference::{HubReference, is_commit};
 use super::tree::stays_below;
+use crate::base::text::count;
 use crate::storage::http::HttpClient;
 use crate::storage::http::answers::shown;
 use crate::storage::hub::Hub;
@@ -20,7 +21,7 @@ use crate::storage::{atomic, marked};
 const MAX_PAGE_BYTES: u64 = 64 << 20;
 
 /// Limit of a list in pages: a hundred million files.
-const MAX_PAGES: usize = 100_000;
+const MAX_PAGES: u64 = 100_000;
 
 #[derive(Deserialize)]
 struct Revision {
@@ -60,27 +61,43 @@ impl Hub {
         let (client, endpoint) = self.client(RetryPolicy::default())?;
         let mut url = api(&endpoint, reference, "tree");
         url.set_query(Some("recursive=true"));
-        let (mut files, mut requested) = (BTreeMap::new(), BTreeSet::new());
+        let (mut files, mut folders, mut pages) = (BTreeMap::new(), BTreeSet::new(), 0);
+        let endless = |why: &str| {
+            let message = format!("the list of files of `{reference}` does not end: {why}");
+            ModelProblem::settings(message).with_hint("check HF_ENDPOINT")
+        };
         loop {
             let (entries, headers): (Vec<ListedFile>, _) = request(&client, &url, reference)?;
-            for entry in entries.into_iter().filter(|entry| entry.kind == "file") {
-                if !stays_below(&entry.path) {
-                    let message = format!("`{reference}` has a file `{}`", entry.path);
+            let known = files.len() + folders.len();
+            for ListedFile { kind, path, size } in entries {
+                if kind != "file" {
+                    folders.insert(path);
+                    continue;
+                }
+                if !stays_below(&path) {
+                    let message = format!("`{reference}` has a file `{path}`");
                     return Err(ModelProblem::checkpoint(message).with_hint(
                         "the data set has an unsafe file name; report it to its owner",
                     ));
                 }
-                files.insert(entry.path, Some(entry.size));
+                if files.contains_key(&path) {
+                    return Err(endless(&format!("it contains `{path}` twice")));
+                }
+                files.insert(path, Some(size));
             }
             let next = next_page(&url, &headers).map_err(|link| {
                 let message = format!("`{}` has an invalid next-page link: `{link}`", shown(&url));
                 ModelProblem::settings(message).with_hint("check HF_ENDPOINT")
             })?;
             let Some(next) = next else { break };
-            if !requested.insert(std::mem::replace(&mut url, next)) || requested.len() > MAX_PAGES {
-                let message = format!("the list of files of `{reference}` does not end");
-                return Err(ModelProblem::settings(message).with_hint("check HF_ENDPOINT"));
+            pages += 1;
+            if files.len() + folders.len() == known {
+                return Err(endless("a page adds nothing and has a next page"));
             }
+            if pages > MAX_PAGES {
+                return Err(endless(&format!("it has more than {} pages", count(MAX_PAGES))));
+            }
+            url = next;
         }
         let folder = path.parent().expect("a file lies in a folder");
         marked::create_folder(folder)?;
