@@ -125,10 +125,11 @@ impl Catalogue {
         let path = folder.join(INDEX);
         let bytes = read_small_file(&path, MAX_INDEX_BYTES).map_err(|problem| vec![problem])?;
         let index: IndexFile = serde_json::from_slice(&bytes).map_err(|error| {
-            vec![ModelProblem::checkpoint(format!(
-                "`{}` is not a valid index: {error}",
-                path.display()
-            ))]
+            let path = path.display().to_string();
+            let problem = ModelProblem::wrong_type(&path, "an index", &bytes);
+            vec![problem.unwrap_or_else(|| {
+                ModelProblem::checkpoint(format!("`{path}` is not a valid index: {error}"))
+            })]
         })?;
         let files: BTreeSet<&String> = index.weight_map.values().collect();
         let problems: Vec<_> =

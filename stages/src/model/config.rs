@@ -295,7 +295,10 @@ fn object(folder: &Path, bytes: &[u8]) -> Result<Map<String, Value>, ModelProble
     let parsed = serde_json::from_slice(bytes);
     parsed.or_else(|error| {
         serde_json::from_slice(&with_quoted_numbers(bytes)).map_err(|_| {
-            ModelProblem::checkpoint(format!("`{}` is not a JSON object: {error}", path.display()))
+            let path = path.display().to_string();
+            ModelProblem::wrong_type(&path, "a JSON object", bytes).unwrap_or_else(|| {
+                ModelProblem::checkpoint(format!("`{path}` is not a JSON object: {error}"))
+            })
         })
     })
 }

@@ -7,6 +7,8 @@ use rustix::io::Errno;
 use serde::Serialize;
 use thiserror::Error;
 
+use crate::contract::Signature;
+
 /// A problem that makes a model folder unusable. Messages are lower case and name the file or the value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Error)]
 #[error("{message}")]
@@ -47,6 +49,14 @@ impl ModelProblem {
 
     pub fn machine(message: impl Into<String>) -> Self {
         Self { kind: ProblemKind::Machine, message: message.into(), hint: None }
+    }
+
+    /// Creates the problem of a file with the content of another type than `expected`, such as a Git LFS pointer; `None` if its
+    /// first bytes belong to no other known type.
+    pub(crate) fn wrong_type(file: &str, expected: &str, start: &[u8]) -> Option<Self> {
+        let found = Signature::detect(start).filter(|found| found.name != expected)?;
+        let message = format!("`{file}` is {}, not {expected}", found.name);
+        Some(Self::checkpoint(message).with_hint(found.remedy))
     }
 
     #[must_use]

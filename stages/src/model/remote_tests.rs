@@ -113,3 +113,26 @@ fn problems_of_a_checkpoint_are_reported_for_its_slice() {
     let cut = sliced(folder.path()).unwrap_err().remove(0);
     assert!(cut.message.contains("is not a valid safetensors file: its tensors have"), "{cut}");
 }
+
+#[test]
+fn a_git_lfs_pointer_is_named_with_the_command_that_replaces_it() {
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n";
+    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../datasets/demo/model");
+    let index = "model.safetensors.index.json";
+    for name in ["model.safetensors", "config.json", index] {
+        let folder = tempfile::tempdir().unwrap();
+        for file in ["config.json", "model.safetensors"] {
+            fs::copy(demo.join(file), folder.path().join(file)).unwrap();
+        }
+        fs::write(folder.path().join(name), pointer).unwrap();
+        let local = ModelFolder::open(folder.path(), None).map(drop).unwrap_err();
+        let remote = sliced(folder.path()).map(drop).unwrap_err();
+        for problem in [&local[0], &remote[0]] {
+            assert!(
+                problem.message.contains(&format!("{name}` is a Git LFS pointer")),
+                "{problem}"
+            );
+            assert!(problem.hint.as_ref().unwrap().contains("git lfs pull"), "{problem:?}");
+        }
+    }
+}

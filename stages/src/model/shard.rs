@@ -14,7 +14,7 @@ use super::folder_files::is_gguf_file;
 use super::gguf;
 use super::problem::ModelProblem;
 use super::remote_weights::RemoteWeights;
-use crate::contract::{FileStamp, SIGNATURE_BYTES, Signature, hex, open_regular};
+use crate::contract::{FileStamp, SIGNATURE_BYTES, hex, open_regular};
 
 /// Bytes of the header's length, which precedes it.
 const LENGTH_BYTES: u64 = 8;
@@ -43,22 +43,16 @@ impl WeightShard {
         let (_, file) = open_regular(&path).map_err(unread)?;
         let is_gguf = is_gguf_file(&path);
         let format = if is_gguf { "GGUF" } else { "safetensors" };
-        let damaged =
-            |why: String| {
-                let mut start = [0; SIGNATURE_BYTES];
-                let read = file.read_at(&mut start, 0).unwrap_or(0);
-                match Signature::detect(&start[..read]) {
-                    Some(found) if !found.name.contains(format) => ModelProblem::checkpoint(
-                        format!("`{}` is {}, not a {format} file", path.display(), found.name),
-                    )
-                    .with_hint(found.remedy),
-                    _ => ModelProblem::checkpoint(format!(
-                        "`{}` is not a valid {format} file: {why}",
-                        path.display()
-                    ))
-                    .with_hint("download the file again"),
-                }
-            };
+        let damaged = |why: String| {
+            let mut start = [0; SIGNATURE_BYTES];
+            let read = file.read_at(&mut start, 0).unwrap_or(0);
+            let problem = damaged(&path.display().to_string(), format, &start[..read], &why);
+            if problem.hint.is_some() {
+                problem
+            } else {
+                problem.with_hint("download the file again")
+            }
+        };
         let stamp = FileStamp::from_file(&file).map_err(unread)?;
         let (tensors, metadata, digest) = if is_gguf {
             let header = gguf::read(&file, stamp.bytes()).map_err(damaged)?;
@@ -79,10 +73,11 @@ impl WeightShard {
     /// Opens a remote file; safetensors only.
     pub(crate) fn remote(weights: &dyn RemoteWeights, name: &str) -> Result<Self, ModelProblem> {
         let bytes = weights.length(name)?;
-        let damaged = |why: String| {
-            ModelProblem::checkpoint(format!("`{name}` is not a valid safetensors file: {why}"))
-        };
         let read = |at: u64, length: u64| weights.read(name, at..at + length);
+        let damaged = |why: String| {
+            let start = read(0, bytes.min(SIGNATURE_BYTES as u64)).unwrap_or_default();
+            damaged(name, "safetensors", &start, &why)
+        };
         let header = header_bytes(read, bytes, &damaged)?;
         Ok(Self {
             path: PathBuf::from(name),
@@ -160,6 +155,13 @@ fn tiling(
         (name, entry)
     };
     Ok(metadata.offset_keys().into_iter().map(entry).collect())
+}
+
+/// Creates the problem of a file that is not a valid file of `format`; `start`: its first bytes.
+fn damaged(file: &str, format: &str, start: &[u8], why: &str) -> ModelProblem {
+    ModelProblem::wrong_type(file, &format!("a {format} file"), start).unwrap_or_else(|| {
+        ModelProblem::checkpoint(format!("`{file}` is not a valid {format} file: {why}"))
+    })
 }
 
 /// Reads the header after its length; `read` takes offset and number of bytes.
