@@ -84,11 +84,16 @@ fn a_data_object_of_the_recorded_size_is_replaced_only_if_its_bytes_are() {
 
 #[test]
 fn a_store_that_ignores_conditions_is_refused() {
-    let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
-    bucket.inject(|_, _| Some(Fault::Unconditional));
-    let workspace = Workspace::copy_of(&scenario.before);
-    let refused = run(&workspace, &bucket, &[]).expect(2).stderr;
-    assert!(refused.contains("ignores `If-None-Match`"), "{refused}");
+    let scenario = Scenario::first_run();
+    for (header, says) in
+        [("if-none-match", "ignores `If-None-Match`"), ("if-match", "ignores `If-Match`")]
+    {
+        let bucket = Bucket::new();
+        bucket.inject(move |_, _| Some(Fault::Unconditional(header)));
+        let workspace = Workspace::copy_of(&scenario.before);
+        let refused = run(&workspace, &bucket, &[]).expect(2).stderr;
+        assert!(refused.contains(says), "{refused}");
+    }
 }
 
 #[test]

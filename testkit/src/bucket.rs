@@ -32,8 +32,8 @@ pub enum Fault {
     Slow(Duration),
     /// Executed; the answer's body is cut after so many bytes.
     Cut(usize),
-    /// Executed without its `If-Match` and `If-None-Match`.
-    Unconditional,
+    /// Executed without this header, `if-match` or `if-none-match`.
+    Unconditional(&'static str),
 }
 
 type Hook = dyn Fn(usize, &Request) -> Option<Fault> + Send + Sync;
@@ -71,8 +71,8 @@ impl State {
             _ => {}
         }
         let mut executed = request.clone();
-        if fault == Some(Fault::Unconditional) {
-            executed.headers.retain(|name, _| !matches!(&**name, "if-match" | "if-none-match"));
+        if let Some(Fault::Unconditional(header)) = fault {
+            executed.headers.remove(header);
         }
         let reply = self.objects.lock().unwrap().answer(&executed);
         match fault {

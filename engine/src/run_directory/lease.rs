@@ -95,9 +95,14 @@ impl Lease {
                 let other = LeaseRecord { number: !number, ..claim.clone() };
                 if let Some(second) = write(path, &other, None, RetryPolicy::default())? {
                     if write(path, &claim, None, RetryPolicy::default())?.is_some() {
-                        return Err(unconditional(root));
+                        return Err(unconditional(root, "If-None-Match"));
                     }
-                    (claim, version) = (other, second);
+                    (claim, version) = (other.clone(), second);
+                }
+                // Likewise, replacing a version that never existed must fail.
+                let probe = LeaseRecord { beats: 1, ..other };
+                if write(path, &probe, Some(no_version()), RetryPolicy::default())?.is_some() {
+                    return Err(unconditional(root, "If-Match"));
                 }
                 break (version, begun);
             }
@@ -188,10 +193,15 @@ fn renew(path: &Path, shared: &Shared) {
     }
 }
 
+/// Returns a version that no object has: an ETag that is not a hash of any content, and a generation before all others.
+fn no_version() -> Version {
+    Version { e_tag: Some(format!("\"{:032}\"", 0)), version: Some("1".to_owned()) }
+}
+
 /// Error: the store ignores conditions of writes.
-fn unconditional(root: &Path) -> Failure {
+fn unconditional(root: &Path, header: &str) -> Failure {
     let message = format!(
-        "the store of `{}` ignores `If-None-Match`: two runs would overwrite each other's files",
+        "the store of `{}` ignores `{header}`: two runs would overwrite each other's files",
         root.display()
     );
     Diagnostic::error(Blame::Pipeline, message)
