@@ -213,10 +213,7 @@ impl Driver for Nvidia {
         self.context.enter()?;
         // SAFETY: the memory is not read before it was written.
         match unsafe { result::malloc_sync(usize::try_from(bytes.max(1)).unwrap_or(usize::MAX)) } {
-            Ok(address) => {
-                self.context.held.fetch_add(bytes, Ordering::Relaxed);
-                Ok(NvidiaMemory::new(&self.context, address, bytes))
-            }
+            Ok(address) => Ok(NvidiaMemory::new(&self.context, address, bytes)),
             Err(error) if error.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
                 Err(DeviceError::OutOfMemory {
                     wanted: bytes,
