@@ -5,8 +5,8 @@
 use divan::Bencher;
 use divan::counter::ItemsCount;
 use longsift_kernels::{
-    AttentionShape, ElementType, Kernel, LogitRules, QueryKeySource, Rope, RopeStyle,
-    StatisticsRequest, TableView, TableWindow, attention_statistics, project,
+    AttentionShape, ElementType, Kernel, LogitRules, PackedWeights, QueryKeySource, Rope,
+    RopeStyle, Rotation, TableView, TableWindow, attention_statistics,
 };
 
 const TOKENS: usize = 2048;
@@ -48,29 +48,32 @@ fn shape(head_dim: usize) -> AttentionShape {
 fn parts(head_dim: usize) -> (Vec<f32>, Vec<u32>, Rope) {
     let width = KEY_HEADS * (GROUP + 1) * head_dim;
     let ids = (0..TOKENS).map(|token| (token * 389 % VOCABULARY) as u32).collect();
-    let frequencies: Vec<f32> = (0..head_dim / 2).map(|pair| 0.9_f32.powi(pair as i32)).collect();
-    (noise(VOCABULARY * width), ids, Rope::new(RopeStyle::Half, &frequencies, 1.0, TOKENS))
+    let rotation = Rotation {
+        style: RopeStyle::Half,
+        inverse_frequencies: (0..head_dim / 2).map(|pair| 0.9_f32.powi(pair as i32)).collect(),
+        attention_factor: 1.0,
+    };
+    (noise(VOCABULARY * width), ids, rotation.table(TOKENS))
 }
 
 #[divan::bench(args = kernels(), consts = [64, 128])]
 fn window<const HEAD_DIM: usize>(bencher: Bencher<'_, '_>, kernel: Kernel) {
     let (table, ids, rope) = parts(HEAD_DIM);
     let (shape, width) = (shape(HEAD_DIM), KEY_HEADS * (GROUP + 1) * HEAD_DIM);
-    let source = TableWindow::new(TableView::F32(&table), width, &ids, &shape, Some(&rope));
-    let source = source.expect("table, ids and rotations were made for the shape");
-    let (rules, measure) =
-        (LogitRules::causal(HEAD_DIM), StatisticsRequest { distance: TOKENS / 4, rows: false });
+    let view = TableView::F32(&table);
+    let source = TableWindow::new(view, width, &ids, &shape, Some(&rope), None);
+    let rules = LogitRules::causal(HEAD_DIM);
     bencher
         .counter(ItemsCount::new(KEY_HEADS * GROUP * TOKENS * (TOKENS + 1) / 2))
-        .bench(|| attention_statistics(kernel, &shape, &rules, &measure, &source));
+        .bench(|| attention_statistics(kernel, &shape, &rules, TOKENS / 4, &source));
 }
 
 #[divan::bench(consts = [64, 128])]
 fn gather_and_rotate<const HEAD_DIM: usize>(bencher: Bencher<'_, '_>) {
     let (table, ids, rope) = parts(HEAD_DIM);
     let (shape, width) = (shape(HEAD_DIM), KEY_HEADS * (GROUP + 1) * HEAD_DIM);
-    let source = TableWindow::new(TableView::F32(&table), width, &ids, &shape, Some(&rope));
-    let source = source.expect("table, ids and rotations were made for the shape");
+    let view = TableView::F32(&table);
+    let source = TableWindow::new(view, width, &ids, &shape, Some(&rope), None);
     let mut out = vec![0.0; TOKENS * HEAD_DIM];
     bencher.counter(ItemsCount::new(TOKENS)).bench_local(|| source.queries(0, 0..TOKENS, &mut out));
 }
@@ -82,5 +85,5 @@ fn projection(bencher: Bencher<'_, '_>, kernel: Kernel) {
     let mut out = vec![0.0; rows * outputs];
     bencher
         .counter(ItemsCount::new(rows * inputs * outputs))
-        .bench_local(|| project(kernel, &x, &weights, None, inputs, &mut out));
+        .bench_local(|| PackedWeights::new(kernel, &weights, None, inputs).apply(&x, &mut out));
 }

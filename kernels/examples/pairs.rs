@@ -134,7 +134,8 @@ fn limits_of(case: &BenchCase) -> Result<Limits, String> {
 
 fn print(options: &Options, case: &BenchCase, speed: &BenchSpeed, limits: &Limits) {
     let (kernel, head_dim) = (case.kernel.name(), case.head_dim);
-    let &BenchSpeed { seconds, processor_seconds, pairs } = speed;
+    let &BenchSpeed { seconds, pairs } = speed;
+    let processor_seconds = case.pairs() / pairs;
     let share = pairs / limits.pairs(case.kernel.element_type(), head_dim);
     if options.json {
         println!(

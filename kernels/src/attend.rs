@@ -28,12 +28,6 @@ pub struct KeyValues {
     packed: AlignedWords,
 }
 
-impl std::fmt::Debug for KeyValues {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "KeyValues({}, {:?})", self.kernel.name(), self.shape)
-    }
-}
-
 /// One packed tile of one key head.
 #[derive(Clone, Copy)]
 struct PackedTile<'a> {

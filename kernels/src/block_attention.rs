@@ -96,13 +96,7 @@ impl BlockAttention {
     /// heads that were added. A row of shares sums to 1 minus the share of sinks. `None` for a block without a sampled
     /// row.
     pub fn shares(&self) -> Vec<Option<f64>> {
-        let blocks = self.ends.len();
-        let rows = self.rows();
-        let share = |(cell, mass): (usize, &f64)| {
-            let rows = rows[cell / blocks];
-            (rows > 0.0).then(|| mass / (rows * self.query_heads as f64))
-        };
-        self.masses.iter().enumerate().map(share).collect()
+        self.divided(&self.masses, self.query_heads)
     }
 
     /// Returns the shares of uniform attention, which each row spreads evenly over its visible keys. Cost: `tokens ·
@@ -124,12 +118,17 @@ impl BlockAttention {
                 masses[row + block] += even * keys.len() as f64;
             }
         }
+        self.divided(&masses, 1)
+    }
+
+    /// Divides sums over the rows of a block and over `heads` heads by their number.
+    fn divided(&self, masses: &[f64], heads: usize) -> Vec<Option<f64>> {
         let rows = self.rows();
-        let share = |(cell, mass): (usize, f64)| {
-            let rows = rows[cell / blocks];
-            (rows > 0.0).then(|| mass / rows)
+        let share = |(cell, mass): (usize, &f64)| {
+            let rows = rows[cell / self.ends.len()];
+            (rows > 0.0).then(|| mass / (rows * heads as f64))
         };
-        masses.into_iter().enumerate().map(share).collect()
+        masses.iter().enumerate().map(share).collect()
     }
 
     /// Returns the peak heap memory of [`BlockAttention::add_heads`] on `threads` threads, in bytes, including the sums
@@ -230,12 +229,6 @@ impl<'a> OneHead<'a> {
         let key_head = query_head / shape.group();
         let shape = AttentionShape { query_heads: 1, key_heads: 1, ..shape.clone() };
         (shape, rules, Self { source, query_head, key_head })
-    }
-}
-
-impl std::fmt::Debug for OneHead<'_> {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "OneHead({})", self.query_head)
     }
 }
 

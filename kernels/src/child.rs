@@ -1,53 +1,32 @@
 //! Work that may end its process, run in a child process.
 
-use std::os::fd::OwnedFd;
-
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, read, retry_on_intr, write};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{
-    Pid, Resource, Rlimit, Signal, WaitOptions, kill_process, setrlimit, waitpid,
-};
+use rustix::process::{Pid, Resource, Rlimit, WaitOptions, setrlimit, waitpid};
 
-/// Time limit of a child, whose work takes microseconds.
-const CHILD_TIMEOUT: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+/// Limit of a child's processor time, whose work takes microseconds.
+const MAX_SECONDS: u64 = 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChildOutcome {
     /// Result of the work.
     Answered(bool),
-    /// A signal ended the child before it could answer.
+    /// The child ended before it could answer.
     Killed,
-    /// The child did not end in time, panicked, or could not be started.
-    Unknown,
+    NotStarted,
 }
-
-/// Bytes that a child writes into its pipe. If the system reaps children itself (SIGCHLD ignored), their status is lost.
-const TRUE: u8 = 10;
-const FALSE: u8 = 11;
-const PANICKED: u8 = 12;
 
 unsafe extern "C" {
     safe fn fork() -> i32;
     safe fn _exit(status: i32) -> !;
 }
 
-/// Answers and ends the child, even if its work panics: unwinding would continue through the caller's code, in the child.
-struct ExitGuard {
-    pipe: OwnedFd,
-    answer: u8,
-}
-
-impl ExitGuard {
-    fn leave(&self) -> ! {
-        let _ = retry_on_intr(|| write(&self.pipe, &[self.answer]));
-        _exit(0);
-    }
-}
+/// Ends the child if its work panics: unwinding would continue through the caller's code, in the child.
+struct ExitGuard;
 
 impl Drop for ExitGuard {
     fn drop(&mut self) {
-        self.leave();
+        _exit(0);
     }
 }
 
@@ -57,44 +36,39 @@ impl Drop for ExitGuard {
 /// `work` allocates nothing, acquires no lock and calls nothing that does: another thread may have held any lock when the
 /// process was copied, and does not exist in the copy to release it.
 pub(crate) unsafe fn in_child(work: impl FnOnce() -> bool) -> ChildOutcome {
-    let Ok((answers, pipe)) = pipe_with(PipeFlags::CLOEXEC) else { return ChildOutcome::Unknown };
+    let Ok((answers, pipe)) = pipe_with(PipeFlags::CLOEXEC) else {
+        return ChildOutcome::NotStarted;
+    };
     let child = fork();
     if child == 0 {
-        let mut guard = ExitGuard { pipe, answer: PANICKED };
-        // A child that is ended by a signal must not leave a core file.
-        let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
-        guard.answer = if work() { TRUE } else { FALSE };
-        guard.leave();
+        let _guard = ExitGuard;
+        // A child that is ended by a signal must not leave a core file, and one that hangs must end.
+        for (resource, limit) in [(Resource::Core, 0), (Resource::Cpu, MAX_SECONDS)] {
+            let _ = setrlimit(resource, Rlimit { current: Some(limit), maximum: Some(limit) });
+        }
+        let answer = [u8::from(work())];
+        let _ = retry_on_intr(|| write(&pipe, &answer));
+        _exit(0);
     }
     drop(pipe);
     let Some(child) = Pid::from_raw(child).filter(|_| child > 0) else {
-        return ChildOutcome::Unknown;
+        return ChildOutcome::NotStarted;
     };
-    let mut waiting = [PollFd::new(&answers, PollFlags::IN)];
-    let ready = retry_on_intr(|| poll(&mut waiting, Some(&CHILD_TIMEOUT)));
-    let outcome = if ready == Ok(1) { outcome(&answers) } else { ChildOutcome::Unknown };
-    if ready != Ok(1) {
-        // The child's end of the pipe is open, so it still runs and its PID has not been reused.
-        let _ = kill_process(child, Signal::KILL);
-    }
+    // The answer, not the child's status: the system reaps children itself if SIGCHLD is ignored.
+    let mut answer = [0];
+    let outcome = match retry_on_intr(|| read(&answers, &mut answer)) {
+        Ok(1) => ChildOutcome::Answered(answer == [1]),
+        _ => ChildOutcome::Killed,
+    };
     // Fails if the system has already reaped the child.
     while waitpid(Some(child), WaitOptions::empty()).err() == Some(Errno::INTR) {}
     outcome
 }
 
-/// Reads the answer of a child; a closed pipe without an answer means that the child ended.
-fn outcome(answers: &OwnedFd) -> ChildOutcome {
-    let mut answer = [0];
-    match retry_on_intr(|| read(answers, &mut answer)) {
-        Ok(0) => ChildOutcome::Killed,
-        Ok(_) if answer[0] == PANICKED => ChildOutcome::Unknown,
-        Ok(_) => ChildOutcome::Answered(answer[0] == TRUE),
-        Err(_) => ChildOutcome::Unknown,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use rustix::process::Signal;
+
     use super::*;
 
     #[test]
@@ -140,6 +114,6 @@ mod tests {
                 }
             })
         };
-        assert_eq!(outcome, ChildOutcome::Unknown);
+        assert_eq!(outcome, ChildOutcome::Killed);
     }
 }

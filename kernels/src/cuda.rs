@@ -18,8 +18,8 @@ mod parameters;
 mod plan;
 mod request;
 
-pub use device::{CudaDevice, DeviceSums};
+pub use device::CudaDevice;
 pub use driver::{DeviceError, DeviceMemory, Driver, Launch, TensorMapRequest};
 pub use parameters::TensorMap;
-pub use plan::{SourceSizes, Support, supports, window_bytes};
+pub use plan::{SourceSizes, unsupported_reason, window_bytes};
 pub use request::{Operands, WindowRequest};

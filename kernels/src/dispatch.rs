@@ -10,7 +10,7 @@ use crate::simd::{Portable, Simd};
 use crate::tile::NeonTile;
 use crate::tile::int16::PortableInt16Tile;
 #[cfg(target_arch = "x86_64")]
-use crate::tile::int16::{avx2::Avx2Int16Tile, avx512::Avx512Int16Tile};
+use crate::tile::int16::{Avx2Int16Tile, Avx512Int16Tile};
 #[cfg(target_arch = "x86_64")]
 use crate::tile::{Avx2Tile, Avx512Tile, amx::AmxTile};
 use crate::tile::{PortableTile, Tile};

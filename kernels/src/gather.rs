@@ -63,48 +63,6 @@ pub struct HeadNorms {
     pub key_weight: Vec<f32>,
 }
 
-/// Mismatch of a table and a window.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum GatherError {
-    /// A table row does not hold the shape's heads.
-    #[error("a table row holds {row_width} numbers, but {query_heads} query and {key_heads} key heads of {head_dim} need {}",
-        (query_heads + key_heads) * head_dim)]
-    RowWidth { row_width: usize, query_heads: usize, key_heads: usize, head_dim: usize },
-    /// The table is not a whole number of rows.
-    #[error("a table of {numbers} numbers does not consist of rows of {row_width}")]
-    PartialRow {
-        /// Numbers of the table.
-        numbers: usize,
-        row_width: usize,
-    },
-    /// The window has another number of ids than tokens.
-    #[error("expected {tokens} ids for a window of {tokens} tokens, got {ids}")]
-    Ids { tokens: usize, ids: usize },
-    #[error("id {id} at position {position} is not in the table of {rows} rows")]
-    IdOutOfTable { position: usize, id: u32, rows: usize },
-    /// The rotary table does not fit.
-    #[error(
-        "a rotary table of {rope_tokens} positions and {rotary_dims} dimensions does not fit {tokens} tokens of {head_dim}"
-    )]
-    Rope {
-        /// Positions of the rotary table.
-        rope_tokens: usize,
-        /// Rotating dimensions.
-        rotary_dims: usize,
-        tokens: usize,
-        head_dim: usize,
-    },
-    /// A head norm has another width than a head.
-    #[error("head norms of {query} and {key} weights do not fit heads of {head_dim}")]
-    HeadNorms {
-        /// Weights for queries.
-        query: usize,
-        /// Weights for keys.
-        key: usize,
-        head_dim: usize,
-    },
-}
-
 /// One window's view of a layer-zero table: rows by id, rotated by their position.
 #[derive(Clone, Debug)]
 pub struct TableWindow<'a> {
@@ -119,45 +77,39 @@ pub struct TableWindow<'a> {
 
 impl<'a> TableWindow<'a> {
     /// Checks once that every id has a row and everything fits, so that gathering cannot fail. `ids`: row indices of
-    /// the table, `[shape.tokens]`. Without `rope`, rows are not rotated.
+    /// the table, `[shape.tokens]`. Without `rope`, rows are not rotated; `norms` are applied after the rotation.
+    ///
+    /// # Panics
+    /// If table, ids, rotary table or norms do not fit the shape.
     pub fn new(
         table: TableView<'a>,
         row_width: usize,
         ids: &'a [u32],
         shape: &AttentionShape,
         rope: Option<&'a Rope>,
-    ) -> Result<Self, GatherError> {
+        head_norms: Option<&'a HeadNorms>,
+    ) -> Self {
         let &AttentionShape { tokens, query_heads, key_heads, head_dim } = shape;
-        if row_width == 0 || row_width != (query_heads + key_heads) * head_dim {
-            return Err(GatherError::RowWidth { row_width, query_heads, key_heads, head_dim });
-        }
-        if !table.len().is_multiple_of(row_width) {
-            return Err(GatherError::PartialRow { numbers: table.len(), row_width });
-        }
-        if ids.len() != tokens {
-            return Err(GatherError::Ids { tokens, ids: ids.len() });
-        }
+        assert_eq!(
+            row_width,
+            (query_heads + key_heads) * head_dim,
+            "a row holds all heads: {shape:?}"
+        );
+        assert!(table.len().is_multiple_of(row_width), "the table consists of rows of {row_width}");
+        assert_eq!(ids.len(), tokens, "one id per token");
         let rows = table.len() / row_width;
-        if let Some(position) = ids.iter().position(|&id| id as usize >= rows) {
-            return Err(GatherError::IdOutOfTable { position, id: ids[position], rows });
+        assert!(ids.iter().all(|&id| (id as usize) < rows), "ids are rows of a table of {rows}");
+        if let Some(rope) = rope {
+            assert!(
+                rope.tokens() >= tokens && rope.rotary_dims() <= head_dim,
+                "rotations of {shape:?}"
+            );
         }
-        if let Some(rope) =
-            rope.filter(|rope| rope.tokens() < tokens || rope.rotary_dims() > head_dim)
-        {
-            let (rope_tokens, rotary_dims) = (rope.tokens(), rope.rotary_dims());
-            return Err(GatherError::Rope { rope_tokens, rotary_dims, tokens, head_dim });
+        if let Some(norms) = head_norms {
+            let weights = [norms.query_weight.len(), norms.key_weight.len()];
+            assert_eq!(weights, [head_dim; 2], "weights of a head's norms");
         }
-        Ok(Self { table, row_width, ids, query_heads, head_dim, rope, head_norms: None })
-    }
-
-    /// Adds norms that the model applies after the rotation.
-    pub fn with_head_norms(mut self, norms: &'a HeadNorms) -> Result<Self, GatherError> {
-        let (query, key) = (norms.query_weight.len(), norms.key_weight.len());
-        if query != self.head_dim || key != self.head_dim {
-            return Err(GatherError::HeadNorms { query, key, head_dim: self.head_dim });
-        }
-        self.head_norms = Some(norms);
-        Ok(self)
+        Self { table, row_width, ids, query_heads, head_dim, rope, head_norms }
     }
 
     /// Writes heads `columns` of a row for each of `positions`, rotated: `[positions, columns, head_dim]`.
@@ -261,8 +213,7 @@ mod tests {
     #[test]
     fn rows_are_read_by_id_with_queries_before_keys() {
         let table = table();
-        let window =
-            TableWindow::new(TableView::F32(&table), 6, &[3, 0, 3], &SHAPE, None).expect("it fits");
+        let window = TableWindow::new(TableView::F32(&table), 6, &[3, 0, 3], &SHAPE, None, None);
         let mut out = [0.0; 4];
         window.queries(1, 0..2, &mut out);
         assert_eq!(out, [20.0, 21.0, 2.0, 3.0]);
@@ -279,9 +230,8 @@ mod tests {
             [(RopeStyle::Half, 16), (RopeStyle::Half, 1), (RopeStyle::Interleaved, 16)]
         {
             let rope = Rope::new(style, &frequencies[..pairs], 1.0, 3);
-            let window =
-                TableWindow::new(TableView::F32(&table), 96, &[3, 0, 2], &shape, Some(&rope))
-                    .expect("it fits");
+            let view = TableView::F32(&table);
+            let window = TableWindow::new(view, 96, &[3, 0, 2], &shape, Some(&rope), None);
             let mut together = [0.0; 128];
             window.queries_of_heads(0..2, 1..3, 3, &mut together);
             for (at, of_head) in together.chunks_exact(32).enumerate() {
@@ -313,10 +263,8 @@ mod tests {
     fn bf16_tables_are_widened_and_rotated() {
         let (table, rope) = (table(), Rope::new(RopeStyle::Half, &[1.0], 1.0, 3));
         let narrow: Vec<bf16> = table.iter().map(|&value| bf16::from_f32(value)).collect();
-        let wide = TableWindow::new(TableView::F32(&table), 6, &[1, 2, 3], &SHAPE, Some(&rope))
-            .expect("it fits");
-        let bf16 = TableWindow::new(TableView::Bf16(&narrow), 6, &[1, 2, 3], &SHAPE, Some(&rope))
-            .expect("it fits");
+        let window = |view| TableWindow::new(view, 6, &[1, 2, 3], &SHAPE, Some(&rope), None);
+        let (wide, bf16) = (window(TableView::F32(&table)), window(TableView::Bf16(&narrow)));
         let (mut a, mut b) = ([0.0; 6], [0.0; 6]);
         wide.queries(0, 0..3, &mut a);
         bf16.queries(0, 0..3, &mut b);
@@ -329,9 +277,8 @@ mod tests {
         let (table, rope) = (table(), Rope::new(RopeStyle::Half, &[1.0], 1.0, 3));
         let norms =
             HeadNorms { epsilon: 0.0, query_weight: vec![1.0, 3.0], key_weight: vec![0.0, 0.0] };
-        let window = TableWindow::new(TableView::F32(&table), 6, &[1, 2, 3], &SHAPE, Some(&rope))
-            .and_then(|window| window.with_head_norms(&norms))
-            .expect("it fits");
+        let (view, ids) = (TableView::F32(&table), &[1, 2, 3]);
+        let window = TableWindow::new(view, 6, ids, &SHAPE, Some(&rope), Some(&norms));
         let (mut out, mut keys) = ([0.0; 2], [9.0; 2]);
         window.queries(0, 1..2, &mut out);
         window.keys(0, 1..2, &mut keys);
@@ -344,31 +291,21 @@ mod tests {
     }
 
     #[test]
-    fn mismatches_are_reported_with_their_sizes() {
+    fn mismatches_are_refused() {
         let (table, rope) = (table(), Rope::new(RopeStyle::Half, &[1.0, 0.5], 1.0, 3));
-        let view = TableView::F32(&table);
-        let message = |result: Result<TableWindow<'_>, GatherError>| {
-            result.expect_err("it does not fit").to_string()
+        let refused = |table: &[f32], width, ids: &[u32], rope| {
+            let view = TableView::F32(table);
+            std::panic::catch_unwind(|| TableWindow::new(view, width, ids, &SHAPE, rope, None))
+                .is_err()
         };
-        assert_eq!(
-            message(TableWindow::new(view, 6, &[0, 4, 1], &SHAPE, None)),
-            "id 4 at position 1 is not in the table of 4 rows"
+        assert!(!refused(&table, 6, &[0, 3, 1], None), "it fits");
+        assert!(refused(&table, 6, &[0, 4, 1], None), "an id beyond the table");
+        assert!(refused(&table, 8, &[0, 1, 1], None), "a row of another width");
+        assert!(refused(&table, 6, &[0, 1], None), "too few ids");
+        assert!(
+            refused(&table, 6, &[0, 1, 2], Some(&rope)),
+            "more rotating dimensions than a head"
         );
-        assert_eq!(
-            message(TableWindow::new(view, 8, &[0, 1, 1], &SHAPE, None)),
-            "a table row holds 8 numbers, but 2 query and 1 key heads of 2 need 6"
-        );
-        assert_eq!(
-            message(TableWindow::new(view, 6, &[0, 1], &SHAPE, None)),
-            "expected 3 ids for a window of 3 tokens, got 2"
-        );
-        assert_eq!(
-            message(TableWindow::new(view, 6, &[0, 1, 2], &SHAPE, Some(&rope))),
-            "a rotary table of 3 positions and 4 dimensions does not fit 3 tokens of 2"
-        );
-        assert_eq!(
-            message(TableWindow::new(TableView::F32(&table[1..]), 6, &[0, 1, 2], &SHAPE, None)),
-            "a table of 23 numbers does not consist of rows of 6"
-        );
+        assert!(refused(&table[1..], 6, &[0, 1, 2], None), "a part of a row");
     }
 }

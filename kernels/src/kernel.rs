@@ -2,8 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::element_type::ElementType;
-use crate::panels::{AMX, AVX2, AVX512, Layout, PORTABLE, integers};
+use crate::panels::{AMX, AVX2, AVX512, ElementType, Layout, PORTABLE, integers};
 
 /// Hardware that a kernel needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,35 +6,10 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use bytemuck::{AnyBitPattern, PodCastError};
-use half::bf16;
+use bytemuck::AnyBitPattern;
 use memmap2::Mmap;
 
 use crate::words::AlignedWords;
-
-/// Refusal of a range of a mapped file.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum MapError {
-    /// The range extends beyond the file.
-    #[error("bytes {start} to {end} are outside a file of {length} bytes")]
-    OutOfFile {
-        /// First requested byte.
-        start: usize,
-        /// One past the last requested byte.
-        end: usize,
-        /// Bytes of the file.
-        length: usize,
-    },
-    /// The range does not start on a multiple of the number's size, or does not hold whole numbers.
-    #[error("bytes {start} to {end} are not aligned numbers of {width} bytes")]
-    Alignment {
-        /// First requested byte.
-        start: usize,
-        /// One past the last requested byte.
-        end: usize,
-        width: usize,
-    },
-}
 
 /// The bytes of a file; numbers in it are read in the machine's byte order.
 ///
@@ -91,33 +66,10 @@ impl MappedFile {
         }
     }
 
-    /// Returns the bytes `range` of the file as float32 numbers.
-    pub fn f32_slice(&self, range: Range<usize>) -> Result<&[f32], MapError> {
-        self.numbers(range)
-    }
-
-    /// Returns the bytes `range` of the file as 64-bit integers.
-    pub fn u64_slice(&self, range: Range<usize>) -> Result<&[u64], MapError> {
-        self.numbers(range)
-    }
-
-    /// Returns the bytes `range` of the file as bfloat16 numbers.
-    pub fn bf16_slice(&self, range: Range<usize>) -> Result<&[bf16], MapError> {
-        self.numbers(range)
-    }
-
-    fn numbers<T: AnyBitPattern>(&self, range: Range<usize>) -> Result<&[T], MapError> {
-        let Range { start, end } = range;
-        let bytes = self.bytes().get(range).ok_or(MapError::OutOfFile {
-            start,
-            end,
-            length: self.bytes().len(),
-        })?;
-        bytemuck::try_cast_slice(bytes).map_err(|_: PodCastError| MapError::Alignment {
-            start,
-            end,
-            width: size_of::<T>(),
-        })
+    /// Returns the bytes `range` of the file as numbers; `None` if the range extends beyond the file or does not consist of aligned
+    /// numbers.
+    pub fn numbers<T: AnyBitPattern>(&self, range: Range<usize>) -> Option<&[T]> {
+        bytemuck::try_cast_slice(self.bytes().get(range)?).ok()
     }
 }
 
@@ -156,6 +108,8 @@ mod tests {
     use std::fs::Permissions;
     use std::path::PathBuf;
 
+    use half::bf16;
+
     use super::*;
 
     fn written(name: &str, bytes: &[u8]) -> PathBuf {
@@ -176,27 +130,23 @@ mod tests {
     fn numbers_come_back_as_written() {
         let numbers = [1.5_f32, -2.0, 3.25];
         let file = mapped("numbers", bytemuck::cast_slice(&numbers));
-        assert_eq!(file.f32_slice(4..12), Ok(&numbers[1..]));
+        assert_eq!(file.numbers::<f32>(4..12), Some(&numbers[1..]));
         let halves = [bf16::from_f32(0.5), bf16::from_f32(-7.0)];
         let wide = [7_u64, u64::MAX];
-        assert_eq!(mapped("wide", bytemuck::cast_slice(&wide)).u64_slice(8..16), Ok(&wide[1..]));
-        assert_eq!(
-            mapped("halves", bytemuck::cast_slice(&halves)).bf16_slice(0..4),
-            Ok(&halves[..])
-        );
+        let file = mapped("wide", bytemuck::cast_slice(&wide));
+        assert_eq!(file.numbers::<u64>(8..16), Some(&wide[1..]));
+        let file = mapped("halves", bytemuck::cast_slice(&halves));
+        assert_eq!(file.numbers::<bf16>(0..4), Some(&halves[..]));
     }
 
     #[test]
     fn ranges_outside_the_file_or_off_alignment_are_refused() {
         let file = mapped("ranges", &[0; 16]);
-        assert_eq!(
-            file.f32_slice(8..20),
-            Err(MapError::OutOfFile { start: 8, end: 20, length: 16 })
-        );
-        assert_eq!(file.f32_slice(2..6), Err(MapError::Alignment { start: 2, end: 6, width: 4 }));
-        assert_eq!(file.bf16_slice(0..3), Err(MapError::Alignment { start: 0, end: 3, width: 2 }));
-        let reversed = Range { start: 8, end: 4 };
-        assert!(matches!(file.f32_slice(reversed), Err(MapError::OutOfFile { .. })));
+        assert_eq!(file.numbers::<f32>(8..20), None);
+        assert_eq!(file.numbers::<f32>(2..6), None);
+        assert_eq!(file.numbers::<bf16>(0..3), None);
+        assert_eq!(file.numbers::<f32>(Range { start: 8, end: 4 }), None);
+        assert_eq!(file.numbers::<f32>(8..16), Some(&[0.0; 2][..]));
     }
 
     #[test]
@@ -224,7 +174,7 @@ mod tests {
         let file = MappedFile::open_as(&path, user + 1).expect("the file was just written");
         assert!(!file.is_mapped());
         std::fs::write(&path, [0; 4]).expect("everyone may");
-        assert_eq!(file.f32_slice(0..12), Ok(&[1.5, -2.0, 3.25][..]));
+        assert_eq!(file.numbers::<f32>(0..12), Some(&[1.5, -2.0, 3.25][..]));
         assert_eq!(file.bytes().len(), 12);
         std::fs::remove_file(&path).expect("the file exists");
     }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::statistics::{AttentionShape, LogitRules, StatisticsRequest, distance_bin};
+use crate::statistics::{AttentionShape, LogitRules, distance_bin};
 
 /// Returns the visible keys of row `row`: always one contiguous range, whose ends never decrease from row to row.
 #[inline(always)]
@@ -43,14 +43,15 @@ enum SegmentBounds {
 }
 
 impl Segments {
-    pub(crate) fn new(shape: &AttentionShape, measure: &StatisticsRequest) -> Self {
+    /// Key `j` is far from row `i` iff `i - j >= far_distance`.
+    pub(crate) fn new(shape: &AttentionShape, far_distance: usize) -> Self {
         let powers = (0..usize::BITS).map(|bit| 1_usize << bit);
-        let mut distances: Vec<usize> = [0, measure.distance].into_iter().chain(powers).collect();
+        let mut distances: Vec<usize> = [0, far_distance].into_iter().chain(powers).collect();
         distances.retain(|&distance| distance == 0 || distance < shape.tokens);
         distances.sort_unstable_by(|a, b| b.cmp(a));
         distances.dedup();
         distances.shrink_to_fit();
-        let far = distances.iter().position(|&d| d == measure.distance);
+        let far = distances.iter().position(|&d| d == far_distance);
         let far = 0..far.map_or(0, |index| index + 1);
         Self { bounds: SegmentBounds::Distances(distances), first_keys: 0, far }
     }
@@ -151,7 +152,7 @@ mod tests {
 
     fn segments(tokens: usize, distance: usize) -> Segments {
         let shape = AttentionShape { tokens, query_heads: 1, key_heads: 1, head_dim: 8 };
-        Segments::new(&shape, &StatisticsRequest { distance, rows: false })
+        Segments::new(&shape, distance)
     }
 
     #[test]

@@ -772,7 +772,7 @@ fn sum_of_segments(masses: &[[f64; STRIP_ROWS]]) -> [f64; STRIP_ROWS] {
 mod tests {
     use super::*;
     use crate::simd::{Portable, PortableFused, Twice};
-    use crate::statistics::{AttentionShape, StatisticsRequest};
+    use crate::statistics::AttentionShape;
     use proptest::prelude::*;
 
     /// The first key of the window that any row sees.
@@ -811,8 +811,7 @@ mod tests {
     ) -> f64 {
         let tokens = logits.len();
         let shape = AttentionShape { tokens, query_heads: 1, key_heads: 1, head_dim: 8 };
-        let segments = Segments::new(&shape, &StatisticsRequest { distance, rows: false })
-            .without_first_keys(first_keys);
+        let segments = Segments::new(&shape, distance).without_first_keys(first_keys);
         let lowest = (FIRST + tokens).saturating_sub(STRIP_ROWS);
         let last = FIRST + tokens - 1;
         let positions = std::array::from_fn(|lane| (lowest + lane).min(last));

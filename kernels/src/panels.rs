@@ -1,12 +1,23 @@
 //! Rows of a matrix, converted to a kernel's numbers and regrouped so that a register tile reads them in one straight
 //! line.
 
-use crate::element_type::ElementType;
 use crate::int16;
 use crate::simd_op::SimdOp;
 #[cfg(target_arch = "x86_64")]
 use crate::simd_op::run;
 use crate::transpose::{Transpose, WordRows};
+
+/// Type of the numbers that queries and keys are multiplied in. Sums and exponentials are float32, sums of sums float64.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ElementType {
+    /// 32-bit floats.
+    F32,
+    /// Queries (scaled) and keys are rounded to bf16 once, after the rotation.
+    Bf16,
+    /// Queries and keys (scaled) are rounded to 16-bit integers once, after the rotation, each row by a separate
+    /// scale that makes it as long as products below 2^31 allow. Products and their sums are exact.
+    Int16,
+}
 
 /// Layout of a kernel's packed queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

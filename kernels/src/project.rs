@@ -179,24 +179,6 @@ fn add_to<S: Simd>(simd: S, vector: S::Vector, out: &mut [f32]) {
     }
 }
 
-/// Computes `out[r, n] = Σ_h x[r, h] · weights[n, h] (+ bias[n])` with [`PackedWeights`] for one batch.
-///
-/// `x`: `[rows, hidden]`, `weights`: `[outputs, hidden]`, `out`: `[rows, outputs]`. Holds one more copy of the weights
-/// while it runs.
-///
-/// # Panics
-/// If the lengths do not fit, or the processor lacks `kernel`.
-pub fn project(
-    kernel: Kernel,
-    x: &[f32],
-    weights: &[f32],
-    bias: Option<&[f32]>,
-    hidden: usize,
-    out: &mut [f32],
-) {
-    PackedWeights::new(kernel, weights, bias, hidden).apply(x, out);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -210,7 +192,7 @@ mod tests {
         let (x, weights) = (values(rows * hidden, 0.3), values(outputs * hidden, 0.7));
         let bias = with_bias.then(|| values(outputs, 0.1));
         let mut out = vec![f32::NAN; rows * outputs];
-        project(kernel, &x, &weights, bias.as_deref(), hidden, &mut out);
+        PackedWeights::new(kernel, &weights, bias.as_deref(), hidden).apply(&x, &mut out);
         for row in 0..rows {
             for output in 0..outputs {
                 let terms = (0..hidden).map(|h| {

@@ -5,8 +5,7 @@
 use crate::gated_linear::GatedLinearShape;
 use crate::masks::visible_keys;
 use crate::statistics::{
-    AttentionShape, LogitRules, QueryKeySource, StatisticsRequest, WindowSums, distance_bin,
-    histogram_bins, normalise,
+    AttentionShape, LogitRules, QueryKeySource, WindowSums, distance_bin, histogram_bins, normalise,
 };
 
 /// Calls `visit(head, row, probabilities)` for every query head and row, heads first, rows ascending.
@@ -50,26 +49,23 @@ pub fn reference_rows(
 pub fn reference_statistics(
     shape: &AttentionShape,
     rules: &LogitRules,
-    measure: &StatisticsRequest,
+    distance: usize,
     source: &dyn QueryKeySource,
 ) -> WindowSums {
     let mut sums = WindowSums {
         far_mass: vec![0.0; shape.query_heads],
         far_square: vec![0.0; shape.query_heads],
         histogram: vec![0.0; histogram_bins(shape.tokens)],
-        row_far_mass: measure.rows.then(|| vec![0.0; shape.tokens]),
+        row_far_mass: vec![0.0; shape.tokens],
     };
     reference_rows(shape, rules, source, |head, row, probabilities| {
         // 3. Sums over the keys up to the row, far ones first.
         for (key, &probability) in probabilities[..=row].iter().enumerate() {
-            let distance = row - key;
-            sums.histogram[distance_bin(distance)] += probability;
-            if distance >= measure.distance {
+            sums.histogram[distance_bin(row - key)] += probability;
+            if row - key >= distance {
                 sums.far_mass[head] += probability;
                 sums.far_square[head] += probability * probability;
-                if let Some(rows) = &mut sums.row_far_mass {
-                    rows[row] += probability / shape.query_heads as f64;
-                }
+                sums.row_far_mass[row] += probability / shape.query_heads as f64;
             }
         }
     });
@@ -111,15 +107,6 @@ fn softmax(logits: &mut [f64], sink: Option<f64>) {
     for probability in logits {
         *probability /= total;
     }
-}
-
-/// Computes `x·Wᵀ` in float64. `x`: `[rows, inputs]`, `weights`: `[outputs, inputs]`.
-pub fn reference_product(x: &[f64], weights: &[f32], inputs: usize) -> Vec<f64> {
-    let output = |row: &[f64], weights: &[f32]| -> f64 {
-        row.iter().zip(weights).map(|(x, weight)| x * f64::from(*weight)).sum()
-    };
-    let rows = x.chunks_exact(inputs);
-    rows.flat_map(|row| weights.chunks_exact(inputs).map(move |w| output(row, w))).collect()
 }
 
 /// Computes gated linear attention token by token in float64: `[rows, query_heads · value_dim]`. Arguments as the fields of
@@ -181,15 +168,10 @@ mod tests {
         let shape = AttentionShape { tokens: 3, query_heads: 1, key_heads: 1, head_dim: 1 };
         let source = Fixed(vec![0.0, 2.0_f32.ln(), 0.0]);
         let rules = LogitRules { scale: 1.0, ..LogitRules::causal(1) };
-        let sums = reference_statistics(
-            &shape,
-            &rules,
-            &StatisticsRequest { distance: 1, rows: true },
-            &source,
-        );
+        let sums = reference_statistics(&shape, &rules, 1, &source);
         // Row 1 sees weights 1, 2; row 2 sees 1, 2, 1.
         let rows = [0.0, 1.0 / 3.0, 3.0 / 4.0];
-        let got = sums.row_far_mass.as_ref().expect("asked for");
+        let got = &sums.row_far_mass;
         assert!(got.iter().zip(rows).all(|(got, want)| (got - want).abs() < 1e-7), "{got:?}");
         assert!((sums.far_square[0] - (1.0 / 9.0 + 5.0 / 16.0)).abs() < 1e-7);
         // Distances 0, 1, 2 over three rows: 1 + 2/3 + 1/4, 1/3 + 1/2, 1/4.
@@ -201,12 +183,7 @@ mod tests {
     fn the_histogram_sums_to_one_with_a_sink() {
         let shape = AttentionShape { tokens: 2, query_heads: 1, key_heads: 1, head_dim: 1 };
         let rules = LogitRules { scale: 1.0, sinks: Some(vec![0.0]), ..LogitRules::causal(1) };
-        let sums = reference_statistics(
-            &shape,
-            &rules,
-            &StatisticsRequest { distance: 1, rows: false },
-            &Fixed(vec![0.0; 2]),
-        );
+        let sums = reference_statistics(&shape, &rules, 1, &Fixed(vec![0.0; 2]));
         assert!((sums.far_mass[0] - 1.0 / 3.0).abs() < 1e-15);
         assert!((sums.histogram.iter().sum::<f64>() - 1.0).abs() < 1e-15);
     }

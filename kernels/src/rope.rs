@@ -29,9 +29,28 @@ pub struct Rotation {
 }
 
 impl Rotation {
-    /// Returns the cosines and sines of positions `0..tokens`.
+    /// Computes the rotations of positions `0..tokens`, with the angle position × inverse frequency. Pair `t` of
+    /// dimensions has the frequency `inverse_frequencies[t]`; dimensions from `2 · inverse_frequencies.len()` on are
+    /// unchanged (partial rotary).
+    ///
+    /// The angle is formed in float64, then its cosine and sine, times `attention_factor`, rounded to float32 once: the
+    /// same bits on every machine. Memory: `tokens · inverse_frequencies.len() · 8` bytes.
     pub fn table(&self, tokens: usize) -> Rope {
-        Rope::new(self.style, &self.inverse_frequencies, self.attention_factor, tokens)
+        let pairs = self.inverse_frequencies.len();
+        let (mut cos, mut sin) =
+            (AlignedWords::new(tokens * pairs), AlignedWords::new(tokens * pairs));
+        if pairs > 0 {
+            let rows = cos.floats_mut().par_chunks_mut(pairs);
+            let rows = rows.zip(sin.floats_mut().par_chunks_mut(pairs)).enumerate();
+            rows.with_min_len(64).for_each(|(position, (cos, sin))| {
+                for (pair, &frequency) in self.inverse_frequencies.iter().enumerate() {
+                    let (sine, cosine) = sine_cosine(position as f64 * f64::from(frequency));
+                    cos[pair] = (cosine * self.attention_factor) as f32;
+                    sin[pair] = (sine * self.attention_factor) as f32;
+                }
+            });
+        }
+        Rope { style: self.style, rotary_dims: 2 * pairs, tokens, cos, sin }
     }
 }
 
@@ -48,35 +67,6 @@ pub struct Rope {
 }
 
 impl Rope {
-    /// Creates the rotations of positions `0..tokens`, with the angle position × inverse frequency. Pair `t` of
-    /// dimensions has the frequency `inverse_frequencies[t]`; dimensions from `2 · inverse_frequencies.len()` on are
-    /// unchanged (partial rotary).
-    ///
-    /// The angle is formed in float64, then its cosine and sine, times `attention_factor`, rounded to float32 once: the
-    /// same bits on every machine. Memory: `tokens · inverse_frequencies.len() · 8` bytes.
-    pub fn new(
-        style: RopeStyle,
-        inverse_frequencies: &[f32],
-        attention_factor: f64,
-        tokens: usize,
-    ) -> Self {
-        let pairs = inverse_frequencies.len();
-        let (mut cos, mut sin) =
-            (AlignedWords::new(tokens * pairs), AlignedWords::new(tokens * pairs));
-        if pairs > 0 {
-            let rows = cos.floats_mut().par_chunks_mut(pairs);
-            let rows = rows.zip(sin.floats_mut().par_chunks_mut(pairs)).enumerate();
-            rows.with_min_len(64).for_each(|(position, (cos, sin))| {
-                for (pair, &frequency) in inverse_frequencies.iter().enumerate() {
-                    let (sine, cosine) = sine_cosine(position as f64 * f64::from(frequency));
-                    cos[pair] = (cosine * attention_factor) as f32;
-                    sin[pair] = (sine * attention_factor) as f32;
-                }
-            });
-        }
-        Self { style, rotary_dims: 2 * pairs, tokens, cos, sin }
-    }
-
     /// Returns the number of rotating dimensions, counted from the first.
     pub fn rotary_dims(&self) -> usize {
         self.rotary_dims
@@ -201,6 +191,14 @@ impl SimdOp for RotatePass<'_> {
     #[inline(always)]
     fn run(self, _: impl Transpose) {
         self.rope.turn(self.position, self.row);
+    }
+}
+
+#[cfg(test)]
+impl Rope {
+    pub(crate) fn new(style: RopeStyle, frequencies: &[f32], factor: f64, tokens: usize) -> Self {
+        let inverse_frequencies = frequencies.to_vec();
+        Rotation { style, inverse_frequencies, attention_factor: factor }.table(tokens)
     }
 }
 

@@ -120,14 +120,6 @@ impl LogitRules {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StatisticsRequest {
-    /// The far distance `k`: key `j` is far from row `i` iff `i - j >= k`.
-    pub distance: usize,
-    /// Whether to return the far mass of every row as well.
-    pub rows: bool,
-}
-
 /// Sample of rows that stand for all rows of a window.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RowSample {
@@ -159,8 +151,8 @@ pub struct WindowSums {
     /// 0, bin `b` is `[2^(b-1), 2^b)`. Attention to a sink or a later key (`j > i`) has no distance: it is excluded,
     /// and the rest is divided by its sum, so the histogram sums to 1 (or is all zero if no key is visible).
     pub histogram: Vec<f64>,
-    /// `[tokens]`: the far mass of each row, averaged over heads, if requested.
-    pub row_far_mass: Option<Vec<f64>>,
+    /// `[tokens]`: the far mass of each row, averaged over heads; empty if the sums are those of separate heads.
+    pub row_far_mass: Vec<f64>,
 }
 
 /// Sums of some key heads of a window and of the query heads that read them.
@@ -199,7 +191,7 @@ impl HeadSums {
         }
         normalise(&mut histogram);
         let Self { far_mass, far_square, .. } = self;
-        WindowSums { far_mass, far_square, histogram, row_far_mass: None }
+        WindowSums { far_mass, far_square, histogram, row_far_mass: Vec::new() }
     }
 }
 
@@ -276,7 +268,7 @@ mod tests {
             far_mass: vec![0.875],
             far_square: vec![square],
             histogram: vec![],
-            row_far_mass: None,
+            row_far_mass: Vec::new(),
         };
         assert!((sums.far_variance(4)[0] - expected).abs() < 1e-15);
         assert_eq!(sums.far_variance(1), [0.0]);

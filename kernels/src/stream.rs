@@ -10,8 +10,7 @@ use crate::masks::Segments;
 use crate::panels::Packing;
 use crate::simd_op::{SimdOp, run};
 use crate::statistics::{
-    AttentionShape, HeadSums, LogitRules, QueryKeySource, RowSample, StatisticsRequest, WindowSums,
-    histogram_bins,
+    AttentionShape, HeadSums, LogitRules, QueryKeySource, RowSample, WindowSums, histogram_bins,
 };
 use crate::tile::TILE_KEYS;
 use crate::transpose::Transpose;
@@ -22,7 +21,8 @@ use crate::words::AlignedWords;
 /// many.
 const ROUND_BLOCKS: usize = 256;
 
-/// Computes far mass, far sum of squares and distance histogram of every head of one window, in one pass over the keys.
+/// Computes far mass, far sum of squares and distance histogram of every head of one window, and the far mass of each row, in one
+/// pass over the keys. Key `j` is far from row `i` iff `i - j >= distance`.
 ///
 /// A row's far keys `j <= i - k` come first, so the running sums of its softmax, cut at that key, give both far sums
 /// exactly; no S×S matrix exists (`LongAttn`, Findings of ACL 2025, equations 5 and 6: DST and DUT).
@@ -44,8 +44,7 @@ const ROUND_BLOCKS: usize = 256;
 ///     fn keys(&self, _: usize, _: std::ops::Range<usize>, out: &mut [f32]) { out.fill(0.5) }
 /// }
 /// let shape = AttentionShape { tokens: 4, query_heads: 2, key_heads: 1, head_dim: 8 };
-/// let measure = StatisticsRequest { distance: 2, rows: true };
-/// let sums = attention_statistics(Kernel::detect(ElementType::F32), &shape, &LogitRules::causal(8), &measure, &Uniform);
+/// let sums = attention_statistics(Kernel::detect(ElementType::F32), &shape, &LogitRules::causal(8), 2, &Uniform);
 /// // Row 2 gives 1/3 to key 0, row 3 gives 1/4 to keys 0 and 1.
 /// assert!((sums.dependency_strength(4)[0] - (1.0 / 3.0 + 2.0 / 4.0) / 4.0).abs() < 1e-6);
 /// ```
@@ -53,13 +52,12 @@ pub fn attention_statistics(
     kernel: Kernel,
     shape: &AttentionShape,
     rules: &LogitRules,
-    measure: &StatisticsRequest,
+    distance: usize,
     source: &dyn QueryKeySource,
 ) -> WindowSums {
     let heads = 0..shape.key_heads;
-    let segments = Segments::new(shape, measure);
-    let (sums, rows) =
-        sums_of_heads(kernel, shape, rules, segments, measure.rows, source, heads, None);
+    let segments = Segments::new(shape, distance);
+    let (sums, rows) = sums_of_heads(kernel, shape, rules, segments, source, heads, None);
     WindowSums { row_far_mass: rows, ..sums.window_sums(shape.tokens) }
 }
 
@@ -78,8 +76,8 @@ pub fn head_statistics(
     key_heads: Range<usize>,
     sample: Option<&RowSample>,
 ) -> HeadSums {
-    let segments = Segments::new(shape, &StatisticsRequest { distance, rows: false });
-    sums_of_heads(kernel, shape, rules, segments, false, source, key_heads, sample).0
+    let segments = Segments::new(shape, distance);
+    sums_of_heads(kernel, shape, rules, segments, source, key_heads, sample).0
 }
 
 /// Computes [`head_statistics`] over all rows, leaving the first `sink_keys` keys of the window out of the far sums and the
@@ -95,23 +93,20 @@ pub fn statistics_without_sinks(
     source: &dyn QueryKeySource,
     key_heads: Range<usize>,
 ) -> HeadSums {
-    let segments = Segments::new(shape, &StatisticsRequest { distance, rows: false });
-    let segments = segments.without_first_keys(sink_keys);
-    sums_of_heads(kernel, shape, rules, segments, false, source, key_heads, None).0
+    let segments = Segments::new(shape, distance).without_first_keys(sink_keys);
+    sums_of_heads(kernel, shape, rules, segments, source, key_heads, None).0
 }
 
-/// Computes the sums of some key heads and, if requested, the far mass of each row, averaged over all heads of the window.
-#[expect(clippy::too_many_arguments, reason = "parts of a window, from three callers")]
+/// Computes the sums of some key heads, and their share of the far mass of each row, averaged over all heads of the window.
 fn sums_of_heads(
     kernel: Kernel,
     shape: &AttentionShape,
     rules: &LogitRules,
     segments: Segments,
-    with_rows: bool,
     source: &dyn QueryKeySource,
     key_heads: Range<usize>,
     sample: Option<&RowSample>,
-) -> (HeadSums, Option<Vec<f64>>) {
+) -> (HeadSums, Vec<f64>) {
     kernel.assert_supported();
     shape.assert_valid();
     rules.assert_matches(shape);
@@ -121,7 +116,7 @@ fn sums_of_heads(
     assert!(key_heads.end <= shape.key_heads, "key heads {key_heads:?} of {shape:?}");
     let bins = histogram_bins(shape.tokens);
     let window = WindowInput { kernel, shape, rules, segments, source, bins, sample };
-    let mut sums = WindowTotals::new(&window, with_rows, key_heads.clone());
+    let mut sums = WindowTotals::new(&window, key_heads.clone());
     process_heads(
         &window,
         key_heads,
@@ -256,58 +251,47 @@ impl SimdOp for ScalePass<'_> {
 }
 
 /// Running sums of all heads.
-struct WindowTotals {
+struct WindowTotals<'a> {
+    window: &'a WindowInput<'a>,
     sums: HeadSums,
-    rows: Option<Vec<f64>>,
+    rows: Vec<f64>,
+    /// First key head.
     first: usize,
-    sampled: usize,
-    bins: usize,
-    group: usize,
-    query_heads: usize,
 }
 
-impl WindowTotals {
-    fn new(window: &WindowInput<'_>, rows: bool, key_heads: Range<usize>) -> Self {
-        let (shape, bins) = (window.shape, window.bins);
-        let query_heads = key_heads.len() * shape.group();
+impl<'a> WindowTotals<'a> {
+    fn new(window: &'a WindowInput<'a>, key_heads: Range<usize>) -> Self {
+        let (heads, query_heads) = (key_heads.len(), key_heads.len() * window.shape.group());
         let sampled = window.sample.map_or(0, |sample| sample.positions.len());
-        Self {
-            sums: HeadSums {
-                far_mass: vec![0.0; query_heads],
-                far_square: vec![0.0; query_heads],
-                histograms: vec![0.0; key_heads.len() * bins],
-                row_far_mass: vec![0.0; key_heads.len() * sampled],
-                row_far_square: vec![0.0; key_heads.len() * sampled],
-            },
-            rows: rows.then(|| vec![0.0; window.rows()]),
-            first: key_heads.start,
-            sampled,
-            bins,
-            group: shape.group(),
-            query_heads: shape.query_heads,
-        }
+        let sums = HeadSums {
+            far_mass: vec![0.0; query_heads],
+            far_square: vec![0.0; query_heads],
+            histograms: vec![0.0; heads * window.bins],
+            row_far_mass: vec![0.0; heads * sampled],
+            row_far_square: vec![0.0; heads * sampled],
+        };
+        Self { window, sums, rows: vec![0.0; window.rows()], first: key_heads.start }
     }
 
     /// Adds one part; called in ascending order of key head, then part.
     fn add(&mut self, key_head: usize, part: usize, done: &PartSums) {
-        let head = key_head - self.first;
-        let heads = head * self.group..(head + 1) * self.group;
+        let (head, group, bins) =
+            (key_head - self.first, self.window.shape.group(), self.window.bins);
+        let heads = head * group..(head + 1) * group;
         add(&mut self.sums.far_mass[heads.clone()], &done.far_mass);
         add(&mut self.sums.far_square[heads], &done.far_square);
-        add(&mut self.sums.histograms[head * self.bins..][..self.bins], &done.histogram);
-        if self.sampled > 0 {
-            let rows = head * self.sampled + part * PART_ROWS..;
+        add(&mut self.sums.histograms[head * bins..][..bins], &done.histogram);
+        if let Some(sample) = self.window.sample {
+            let rows = head * sample.positions.len() + part * PART_ROWS..;
             self.sums.row_far_mass[rows.clone()][..done.rows.len()].copy_from_slice(&done.rows);
             self.sums.row_far_square[rows][..done.rows.len()].copy_from_slice(&done.row_squares);
         }
-        if let Some(rows) = &mut self.rows {
-            add(&mut rows[part * PART_ROWS..][..done.rows.len()], &done.rows);
-        }
+        add(&mut self.rows[part * PART_ROWS..][..done.rows.len()], &done.rows);
     }
 
-    fn finish(mut self) -> (HeadSums, Option<Vec<f64>>) {
-        for mass in self.rows.iter_mut().flatten() {
-            *mass /= self.query_heads as f64;
+    fn finish(mut self) -> (HeadSums, Vec<f64>) {
+        for mass in &mut self.rows {
+            *mass /= self.window.shape.query_heads as f64;
         }
         (self.sums, self.rows)
     }

@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 #[cfg(target_arch = "x86_64")]
 mod amx;
 
-use crate::element_type::ElementType;
 use crate::kernel::{Kernel, Requirement};
+use crate::panels::ElementType;
 
 /// Float32 kernels, fastest first.
 const FOR_F32: &[Kernel] =

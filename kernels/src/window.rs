@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use crate::element_type::ElementType;
 use crate::kernel::Kernel;
 use crate::masks::Segments;
+use crate::panels::ElementType;
 use crate::statistics::{AttentionShape, LogitRules, QueryKeySource, RowSample};
 
 /// Rows of a part: their sums are added up before those of different parts are, in order, so it affects bits. A multiple of every

@@ -5,8 +5,7 @@ mod common;
 use common::{EXPONENTIAL, ROW, Random, Rounded, Stored, check, close, supported};
 use longsift_kernels::{
     AttentionShape, ElementType, HeadSums, Kernel, LogitRules, QueryKeySource, RowSample,
-    STATISTICS_VERSION, StatisticsRequest, WindowSums, attention_statistics, head_statistics,
-    reference_rows,
+    STATISTICS_VERSION, WindowSums, attention_statistics, head_statistics, reference_rows,
 };
 use proptest::prelude::*;
 
@@ -128,11 +127,11 @@ proptest! {
         shape in shapes(), distance in distances(), seed: u64, hooks in hooks(),
     ) {
         let source = Stored::from_source(&Random { head_dim: shape.head_dim, seed, spread: 3.0 }, &shape);
-        let (rules, measure) = (rules(&hooks, &shape), StatisticsRequest { distance, rows: true });
+        let rules = rules(&hooks, &shape);
         for kernel in supported() {
             let mut runs = [1, 2, 5].map(|threads| {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool starts");
-                bits(&pool.install(|| attention_statistics(kernel, &shape, &rules, &measure, &source)))
+                bits(&pool.install(|| attention_statistics(kernel, &shape, &rules, distance, &source)))
             }).into_iter();
             let first = runs.next().expect("three runs");
             prop_assert!(runs.all(|run| run == first), "{}", kernel.name());
@@ -144,10 +143,11 @@ proptest! {
         shape in shapes(), distance in distances(), seed: u64, hooks in hooks(), cut in any::<prop::sample::Index>(),
     ) {
         let source = Stored::from_source(&Random { head_dim: shape.head_dim, seed, spread: 3.0 }, &shape);
-        let (rules, measure) = (rules(&hooks, &shape), StatisticsRequest { distance, rows: false });
+        let rules = rules(&hooks, &shape);
         let cut = cut.index(shape.key_heads + 1);
         for kernel in supported() {
-            let whole = attention_statistics(kernel, &shape, &rules, &measure, &source);
+            let whole = attention_statistics(kernel, &shape, &rules, distance, &source);
+            let whole = WindowSums { row_far_mass: Vec::new(), ..whole };
             let mut parts = HeadSums::default();
             for heads in [0..cut, cut..shape.key_heads] {
                 parts.append(&head_statistics(kernel, &shape, &rules, distance, &source, heads, None));
@@ -165,8 +165,8 @@ proptest! {
         shape in shapes(), distance in distances(), seed: u64, hooks in hooks(), spread in 0.1_f32..200.0,
     ) {
         let source = Stored::from_source(&Random { head_dim: shape.head_dim, seed, spread }, &shape);
-        let (rules, measure) = (rules(&hooks, &shape), StatisticsRequest { distance, rows: true });
-        let sums = |kernel| bits(&attention_statistics(kernel, &shape, &rules, &measure, &source));
+        let rules = rules(&hooks, &shape);
+        let sums = |kernel| bits(&attention_statistics(kernel, &shape, &rules, distance, &source));
         let portable = sums(Kernel::PortableInt16);
         for kernel in [Kernel::Avx2Int16, Kernel::Avx512Int16] {
             if kernel.is_supported() {
@@ -190,10 +190,9 @@ fn a_window_has_the_same_bits_on_every_machine() {
         query_scale: false,
         causal: true,
     };
-    let measure = StatisticsRequest { distance: 101, rows: true };
     let digests = |kernel: Kernel| {
         [LogitRules::causal(80), rules(&hooks, &shape)].map(|rules| {
-            let sums = attention_statistics(kernel, &shape, &rules, &measure, &source);
+            let sums = attention_statistics(kernel, &shape, &rules, 101, &source);
             let fold = |digest: u64, bits: u64| (digest ^ bits).wrapping_mul(0x0100_0000_01B3);
             bits(&sums).into_iter().fold(0xCBF2_9CE4_8422_2325, fold)
         })
@@ -216,7 +215,7 @@ const F32_BITS: [u64; 2] = [14_011_111_900_873_234_489, 14_362_757_137_662_205_1
 const INT16_BITS: [u64; 2] = [13_152_722_873_398_584_432, 4_096_809_094_865_782_337];
 
 fn bits(sums: &WindowSums) -> Vec<u64> {
-    let rows = sums.row_far_mass.iter().flatten();
+    let rows = &sums.row_far_mass;
     let all = sums.far_mass.iter().chain(&sums.far_square).chain(&sums.histogram).chain(rows);
     all.map(|value| value.to_bits()).collect()
 }
@@ -253,12 +252,9 @@ fn everything_visible_is_far_when_the_distance_is_zero() {
     let shape = AttentionShape { tokens: 130, query_heads: 2, key_heads: 2, head_dim: 24 };
     let source = Random { head_dim: 24, seed: 9, spread: 3.0 };
     for kernel in supported() {
-        let measure = StatisticsRequest { distance: 0, rows: true };
-        let sums = attention_statistics(kernel, &shape, &LogitRules::causal(24), &measure, &source);
+        let sums = attention_statistics(kernel, &shape, &LogitRules::causal(24), 0, &source);
         assert!(sums.far_mass.iter().all(|mass| (mass - 130.0).abs() < 1e-9), "{sums:?}");
-        assert!(
-            sums.row_far_mass.expect("asked for").iter().all(|mass| (mass - 1.0).abs() < 1e-12)
-        );
+        assert!(sums.row_far_mass.iter().all(|mass| (mass - 1.0).abs() < 1e-12));
     }
 }
 
@@ -267,22 +263,10 @@ fn nothing_is_far_beyond_the_window_and_an_empty_window_gives_zeros() {
     let source = Random { head_dim: 8, seed: 9, spread: 3.0 };
     for kernel in supported() {
         let shape = AttentionShape { tokens: 50, query_heads: 2, key_heads: 1, head_dim: 8 };
-        let sums = attention_statistics(
-            kernel,
-            &shape,
-            &LogitRules::causal(8),
-            &StatisticsRequest { distance: 50, rows: false },
-            &source,
-        );
+        let sums = attention_statistics(kernel, &shape, &LogitRules::causal(8), 50, &source);
         assert_eq!((sums.far_mass, sums.far_square), (vec![0.0; 2], vec![0.0; 2]));
         let empty = AttentionShape { tokens: 0, ..shape };
-        let sums = attention_statistics(
-            kernel,
-            &empty,
-            &LogitRules::causal(8),
-            &StatisticsRequest { distance: 1, rows: true },
-            &source,
-        );
+        let sums = attention_statistics(kernel, &empty, &LogitRules::causal(8), 1, &source);
         assert_eq!((sums.far_mass, sums.histogram), (vec![0.0; 2], vec![0.0]));
     }
 }

@@ -6,8 +6,7 @@ use std::ops::Range;
 
 use common::{Random, check, supported};
 use longsift_kernels::{
-    AttentionShape, ElementType, LogitRules, QueryKeySource, StatisticsRequest,
-    attention_statistics,
+    AttentionShape, ElementType, LogitRules, QueryKeySource, attention_statistics,
 };
 
 /// Change of a row.
@@ -139,11 +138,8 @@ fn a_giant_key_after_the_row_or_outside_its_window_changes_nothing() {
     let shape = AttentionShape { tokens: 300, query_heads: 1, key_heads: 1, head_dim: 32 };
     let rules = LogitRules { window: Some(40), ..LogitRules::causal(32) };
     for kernel in supported() {
-        let measure = StatisticsRequest { distance: 20, rows: true };
-        let got = attention_statistics(kernel, &shape, &rules, &measure, &source);
-        let want = attention_statistics(kernel, &shape, &rules, &measure, &random());
-        let rows = |sums: longsift_kernels::WindowSums| sums.row_far_mass.expect("asked for");
-        let (got, want) = (rows(got), rows(want));
+        let rows = |source| attention_statistics(kernel, &shape, &rules, 20, source).row_far_mass;
+        let (got, want) = (rows(&source as &dyn QueryKeySource), rows(&random()));
         for row in (0..120).chain(160..300) {
             let error = (got[row] - want[row]).abs();
             assert!(error <= 2e-4 * want[row], "{} row {row}: {error:e}", kernel.name());
@@ -166,9 +162,8 @@ fn an_infinite_key_affects_neither_rows_nor_unused_lanes() {
     let rules = LogitRules::causal(16);
     for (tokens, query_heads) in [(5, 4), (21, 4), (5, 1), (99, 7)] {
         let shape = AttentionShape { tokens, query_heads, key_heads: 1, head_dim: 16 };
-        let measure = StatisticsRequest { distance: 1, rows: true };
         for kernel in supported().filter(|kernel| kernel.element_type() == ElementType::F32) {
-            let sums = attention_statistics(kernel, &shape, &rules, &measure, &source);
+            let sums = attention_statistics(kernel, &shape, &rules, 1, &source);
             let far = sums.dependency_strength(tokens);
             assert!(far.iter().all(|far| (0.1..1.0).contains(far)), "{} {far:?}", kernel.name());
             let all: f64 = sums.histogram.iter().sum();
@@ -180,7 +175,6 @@ fn an_infinite_key_affects_neither_rows_nor_unused_lanes() {
 #[test]
 fn a_query_or_key_that_is_not_a_number_shows_in_the_sums() {
     let shape = AttentionShape { tokens: 100, query_heads: 1, key_heads: 1, head_dim: 8 };
-    let measure = StatisticsRequest { distance: 25, rows: true };
     let break_at = |at: usize, with: f32| {
         move |row: usize, out: &mut [f32]| {
             if row == at {
@@ -192,16 +186,16 @@ fn a_query_or_key_that_is_not_a_number_shows_in_the_sums() {
     for kernel in supported() {
         let run = |source: &dyn QueryKeySource| {
             let rules = LogitRules::causal(8);
-            attention_statistics(kernel, &shape, &rules, &measure, source)
+            attention_statistics(kernel, &shape, &rules, 25, source)
         };
         let query = run(&Changed::queries(random(), break_at(70, f32::NAN)));
         assert!(query.far_mass[0].is_nan() && query.far_square[0].is_nan(), "{}", kernel.name());
-        let rows = query.row_far_mass.expect("asked for");
+        let rows = query.row_far_mass;
         assert!(rows.iter().enumerate().all(|(row, mass)| mass.is_nan() == (row == 70)));
         for broken in [f32::NAN, f32::INFINITY] {
             let key = run(&Changed::keys(random(), break_at(30, broken)));
             assert!(key.far_mass[0].is_nan(), "{} {broken}", kernel.name());
-            let rows = key.row_far_mass.expect("asked for");
+            let rows = key.row_far_mass;
             assert!(rows[..30].iter().all(|mass| mass.is_finite()), "{}", kernel.name());
         }
     }

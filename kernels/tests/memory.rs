@@ -7,8 +7,8 @@ mod heap;
 use std::ops::Range;
 
 use longsift_kernels::{
-    AttentionShape, ElementType, Kernel, LogitRules, QueryKeySource, StatisticsRequest,
-    attention_statistics, window_bytes,
+    AttentionShape, ElementType, Kernel, LogitRules, QueryKeySource, attention_statistics,
+    window_bytes,
 };
 
 struct Flat;
@@ -25,8 +25,8 @@ impl QueryKeySource for Flat {
 /// Returns the peak heap memory of one window on `pool`, excluding what was allocated before.
 fn peak(pool: &rayon::ThreadPool, kernel: Kernel, shape: &AttentionShape) -> u64 {
     let rules = LogitRules::causal(shape.head_dim);
-    let measure = StatisticsRequest { distance: shape.tokens / 4, rows: true };
-    let measured = || attention_statistics(kernel, shape, &rules, &measure, &Flat);
+    let distance = shape.tokens / 4;
+    let measured = || attention_statistics(kernel, shape, &rules, distance, &Flat);
     heap::peak_of(|| pool.install(measured)).0
 }
 

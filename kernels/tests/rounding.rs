@@ -13,8 +13,7 @@ mod common;
 
 use common::{Random, supported};
 use longsift_kernels::{
-    AttentionShape, ElementType, LogitRules, StatisticsRequest, attention_statistics,
-    reference_statistics,
+    AttentionShape, ElementType, LogitRules, attention_statistics, reference_statistics,
 };
 
 /// Standard deviation of the logits.
@@ -34,22 +33,20 @@ fn rounding_costs_what_it_must_and_no_more() {
     for (head_dim, seed) in [(64, 1), (128, 2), (128, 3), (256, 4)] {
         let shape = AttentionShape { tokens: 700, query_heads: 4, key_heads: 2, head_dim };
         let source = Random { head_dim, seed, spread: SPREAD as f32 };
-        let (rules, measure) =
-            (LogitRules::causal(head_dim), StatisticsRequest { distance: 175, rows: true });
-        let want = reference_statistics(&shape, &rules, &measure, &source);
+        let (rules, distance) = (LogitRules::causal(head_dim), 175);
+        let want = reference_statistics(&shape, &rules, distance, &source);
         for kernel in supported().filter(|kernel| kernel.element_type() != ElementType::F32) {
             // A head's far mass and sum of squares are off by a third of one probability's error; a single row's far
             // mass, at worst, by that of a few.
             let probability = error(kernel.element_type(), head_dim) * SPREAD;
             let (mass, row) = (0.34 * probability, 2.75 * probability);
-            let got = attention_statistics(kernel, &shape, &rules, &measure, &source);
+            let got = attention_statistics(kernel, &shape, &rules, distance, &source);
             common::close(&got.far_mass, &want.far_mass, mass, 0.0, kernel.name());
             common::close(&got.far_square, &want.far_square, 2.0 * mass, 0.0, kernel.name());
-            let rows =
-                [got.row_far_mass, want.row_far_mass.clone()].map(|rows| rows.expect("asked for"));
-            common::close(&rows[0], &rows[1], row, 1e-9, kernel.name());
+            let rows = [&got.row_far_mass, &want.row_far_mass];
+            common::close(rows[0], rows[1], row, 1e-9, kernel.name());
             // The difference is due to rounding: a float32 kernel is much closer.
-            let off = rows[0].iter().zip(&rows[1]).map(|(got, want)| (got / want - 1.0).abs());
+            let off = rows[0].iter().zip(rows[1]).map(|(got, want)| (got / want - 1.0).abs());
             let largest = off.filter(|off| off.is_finite()).fold(0.0, f64::max);
             eprintln!("{}, heads of {head_dim}: rows off by {largest:.1e} at most", kernel.name());
             assert!(largest > 0.1 * probability, "{}: {largest:e}", kernel.name());

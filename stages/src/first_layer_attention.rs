@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use longsift_kernels::cuda::Operands;
 use longsift_kernels::{
     AttentionShape, BlockAttention, BlockShares, HeadSums, Kernel, LogitRules, QueryKeySource,
-    Rope, Rotation, StatisticsRequest, WindowSums, attention_statistics, head_statistics,
+    Rope, Rotation, WindowSums, attention_statistics, head_statistics,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -289,9 +289,8 @@ impl FirstLayer {
     /// Measures a window on the CPU, with the far mass of every row in addition to the sums; rows are never sampled.
     /// Cost: as [`FirstLayer::measure`].
     pub fn measure_rows(&self, kernel: Kernel, ids: &[u32], distance: u64) -> WindowSums {
-        let measure = StatisticsRequest { distance: distance as usize, rows: true };
         self.with_source(kernel, ids, |shape, rules, source| {
-            attention_statistics(kernel, shape, rules, &measure, source)
+            attention_statistics(kernel, shape, rules, distance as usize, source)
         })
     }
 

@@ -13,7 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use longsift_kernels::cuda::{CudaDevice, Driver, WindowRequest};
-use longsift_kernels::{Kernel, StatisticsRequest};
+use longsift_kernels::{Kernel, RowSample};
 use longsift_stages::first_layer_attention::{FirstLayer, Mask};
 use longsift_stages::load_partial_model::Precision;
 use longsift_stages::model::{LayerZeroTable, ModelFolder};
@@ -113,23 +113,16 @@ fn check_layer<D: Driver>(
             .expect("memory suffices");
     }
     let tokens = ids.len();
-    let measure = StatisticsRequest { distance: tokens - 3 * (tokens / 4), rows: true };
+    let distance = tokens - 3 * (tokens / 4);
     let key_heads = layer.spec().key_heads as usize;
-    let measured =
-        layer.with_operands(kernel, ids, 0..key_heads, |shape, rules, operands, key_heads| {
-            let request = WindowRequest {
-                shape,
-                rules,
-                measure: &measure,
-                operands,
-                sample: None,
-                key_heads,
-            };
-            device.measure(&request)
+    let measure = |sample: Option<&RowSample>| {
+        let heads = 0..key_heads;
+        let sums = layer.with_operands(kernel, ids, heads, |shape, rules, operands, key_heads| {
+            device.measure(&WindowRequest { shape, rules, distance, operands, sample, key_heads })
         });
-    let measured = measured.unwrap_or_else(|failure| panic!("{context}: {failure}"));
-    let rows = measured.row_far_mass.expect("asked for");
-    let sums = measured.heads.window_sums(tokens);
+        sums.unwrap_or_else(|failure| panic!("{context}: {failure}"))
+    };
+    let sums = measure(None).window_sums(tokens);
     let tolerance = |name: &str| case["tolerances"][name].as_f64().expect("a tolerance");
     let exact = kernel == Kernel::CudaF32;
     let relative = |name: &str| if exact { tolerance(name) } else { ROUNDED };
@@ -149,7 +142,9 @@ fn check_layer<D: Driver>(
     eprintln!("{context}: {strengths:.4} and {variances:.4} of the tolerance");
     assert!(strengths <= 1.0 && variances <= 1.0, "{context}");
     if let (true, Some(of_rows)) = (exact, expected.get("ds_t")) {
-        let heads = (rows.len() / tokens) as f64;
+        let all = RowSample { positions: (0..tokens).collect(), weights: vec![1.0; tokens] };
+        let rows = measure(Some(&all)).row_far_mass;
+        let heads = layer.spec().query_heads as f64;
         let mean = |row: usize| rows[row..].iter().step_by(tokens).sum::<f64>() / heads;
         let means: Vec<f64> = (0..tokens).map(mean).collect();
         let error = worst(&means, &numbers(of_rows), 0.0, tolerance("ds_t_abs"));

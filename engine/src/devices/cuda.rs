@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use longsift_kernels::cuda::nvidia::{Gpu, Nvidia, gpus};
-use longsift_kernels::cuda::{self, DeviceError, Support, WindowRequest};
-use longsift_kernels::{ElementType, HeadSums, Kernel, StatisticsRequest};
+use longsift_kernels::cuda::{self, DeviceError, WindowRequest};
+use longsift_kernels::{ElementType, HeadSums, Kernel};
 use longsift_stages::contract::Decimal;
 use longsift_stages::contract::compute::{Compute, DeviceFailure, ForwardPass, ForwardResult};
 use longsift_stages::first_layer_attention::{FirstLayer, SampledRows, WindowTokens};
@@ -58,9 +58,9 @@ fn kernel(choice: DeviceCriteria<'_>, gpus: &[Gpu]) -> Result<Kernel, String> {
     }
     let mut refusals = Vec::new();
     for kernel in present {
-        match choice.shape.map_or(Support::Yes, |shape| cuda::supports(kernel, shape)) {
-            Support::Yes => return Ok(kernel),
-            Support::No(why) => refusals.push(why),
+        match choice.shape.and_then(|shape| cuda::unsupported_reason(kernel, shape)) {
+            None => return Ok(kernel),
+            Some(why) => refusals.push(why),
         }
     }
     Err(format!("GPUs cannot measure these windows: {}", refusals.join("; ")))
@@ -154,13 +154,13 @@ impl Compute for Cuda {
     ) -> Result<HeadSums, DeviceFailure> {
         layer.mark_ids_seen(&window.ids);
         let sample = window.sampled.as_ref().map(SampledRows::sample);
-        let measure = &StatisticsRequest { distance: window.distance as usize, rows: false };
+        let distance = window.distance as usize;
         let measured = self.with_device(|device| {
             let heads = key_heads;
             layer.with_operands(self.kernel, &window.ids, heads, |shape, rules, operands, heads| {
                 let (sample, key_heads) = (sample.as_ref(), heads);
-                let request = WindowRequest { shape, rules, measure, operands, sample, key_heads };
-                device.measure(&request).map(|sums| sums.heads)
+                let request = WindowRequest { shape, rules, distance, operands, sample, key_heads };
+                device.measure(&request)
             })
         });
         measured.expect("the scheduler loads a device before it measures").map_err(failure)

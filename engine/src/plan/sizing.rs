@@ -16,7 +16,7 @@
 use std::fmt;
 
 use longsift_kernels::Kernel;
-use longsift_kernels::cuda::{self, Support};
+use longsift_kernels::cuda;
 use longsift_stages::first_layer_attention::{Mask, Rows};
 use longsift_stages::load_partial_model::Precision;
 use longsift_stages::measures::language_model::ProductPrecision;
@@ -248,7 +248,7 @@ fn window_bytes(
     let (shape, sizes) = layer.device_window(tokens);
     let rounding = (number_bytes == 2).then_some(Kernel::CudaV1Bf16);
     let mut kernels = rounding.into_iter().chain([Kernel::CudaF32]);
-    let kernel = kernels.find(|kernel| cuda::supports(*kernel, &shape) == Support::Yes);
+    let kernel = kernels.find(|kernel| cuda::unsupported_reason(*kernel, &shape).is_none());
     move |heads| {
         kernel.map_or(u64::MAX, |kernel| cuda::window_bytes(kernel, &shape, &sizes, &(0..heads)))
     }

@@ -56,7 +56,7 @@ struct HistogramWords {
 
 impl AsRef<[u64]> for HistogramWords {
     fn as_ref(&self) -> &[u64] {
-        self.file.u64_slice(self.bytes.clone()).expect("whole words were appended, nothing else")
+        self.file.numbers(self.bytes.clone()).expect("whole words were appended, nothing else")
     }
 }
 

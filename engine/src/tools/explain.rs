@@ -358,7 +358,7 @@ impl Explanation {
         let distance = request.distance.in_window(ids.len() as u64);
         self.kernel = Some(kernel.name());
         self.far_distance = Some(distance);
-        self.far_mass = layer.measure_rows(kernel, ids, distance).row_far_mass.unwrap_or_default();
+        self.far_mass = layer.measure_rows(kernel, ids, distance).row_far_mass;
         if request.rows_of(ids).is_some() {
             self.notes.push(
                 "statistics use sampled rows; tokens and blocks are shown for all rows".to_owned(),

@@ -25,8 +25,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use longsift_kernels::cuda::nvidia::{Gpu, Nvidia, gpus};
-use longsift_kernels::cuda::{CudaDevice, DeviceError, DeviceSums, WindowRequest, window_bytes};
-use longsift_kernels::{Kernel, LogitRules, StatisticsRequest};
+use longsift_kernels::cuda::{CudaDevice, DeviceError, WindowRequest, window_bytes};
+use longsift_kernels::{HeadSums, Kernel, LogitRules};
 
 use arguments::Arguments;
 use geometry::{Geometry, Table};
@@ -201,7 +201,7 @@ impl<'a> Windows<'a> {
         let request = WindowRequest {
             shape: &shape,
             rules: &rules,
-            measure: &StatisticsRequest { distance: tokens - 3 * (tokens / 4), rows: false },
+            distance: tokens - 3 * (tokens / 4),
             operands: self.table.operands(&ids),
             sample: None,
             key_heads: 0..geometry.key_heads,
@@ -287,8 +287,8 @@ impl Iterator for Windows<'_> {
 }
 
 /// Returns the largest relative difference of a head's far mass.
-fn compared(got: &DeviceSums, want: &DeviceSums, tokens: usize) -> Result<f64, Ended> {
-    let pairs = got.heads.far_mass.iter().zip(&want.heads.far_mass);
+fn compared(got: &HeadSums, want: &HeadSums, tokens: usize) -> Result<f64, Ended> {
+    let pairs = got.far_mass.iter().zip(&want.far_mass);
     let worst = pairs
         .map(|(got, want)| ((got - want) / want).abs())
         .map(|of| if of.is_nan() { f64::INFINITY } else { of })

@@ -6,7 +6,7 @@
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::driver::{DeviceError, DeviceMemory, Driver};
 
@@ -18,7 +18,7 @@ const STAGED_ALIGNMENT: usize = 64;
 /// Device memory for one window at a time, and staging memory on the host for copies.
 pub(crate) struct Arena<D: Driver> {
     /// Declared first so that it is dropped first, which waits for copies from the staging memory.
-    memory: D::Memory,
+    memory: CountedMemory<D::Memory>,
     staged: RefCell<StagingState<D::Staging>>,
 }
 
@@ -31,7 +31,7 @@ struct StagingState<S> {
 impl<D: Driver> Arena<D> {
     /// Address of the first byte on the device.
     pub(crate) fn address(&self) -> u64 {
-        self.memory.address()
+        self.memory.device.address()
     }
 
     /// Copies to the device; the bytes may be changed as soon as this returns.
@@ -47,7 +47,7 @@ impl<D: Driver> Arena<D> {
             staged_bytes.copy_from_slice(piece);
             // SAFETY: these bytes are written again only after the wait above, or after that of `read`; they live until
             // the arena is dropped, which waits first.
-            unsafe { driver.send(&self.memory, to, staged_bytes)? };
+            unsafe { driver.send(&self.memory.device, to, staged_bytes)? };
             staged.used = (staged.used + piece.len()).next_multiple_of(STAGED_ALIGNMENT);
             to += piece.len() as u64;
         }
@@ -68,7 +68,7 @@ impl<D: Driver> Arena<D> {
             let staged_bytes = &mut staged.memory.as_mut()[..piece.len()];
             // SAFETY: the staged bytes are not accessed until the wait below returns, or the arena is dropped, which
             // waits.
-            unsafe { driver.receive(&self.memory, from, staged_bytes)? };
+            unsafe { driver.receive(&self.memory.device, from, staged_bytes)? };
             driver.wait()?;
             staged.used = 0;
             piece.copy_from_slice(staged_bytes);
@@ -81,12 +81,12 @@ impl<D: Driver> Arena<D> {
 pub(crate) struct Arenas<D: Driver> {
     spare: Mutex<Vec<Arena<D>>>,
     /// Bytes of all arenas, including those in use.
-    bytes: AtomicU64,
+    bytes: Arc<AtomicU64>,
 }
 
 impl<D: Driver> Arenas<D> {
     pub(crate) fn new() -> Self {
-        Self { spare: Mutex::new(Vec::new()), bytes: AtomicU64::new(0) }
+        Self { spare: Mutex::new(Vec::new()), bytes: Arc::default() }
     }
 
     /// Returns the bytes of device memory in all arenas, including those in use.
@@ -97,9 +97,7 @@ impl<D: Driver> Arenas<D> {
     /// Frees the arenas that no window uses.
     pub(crate) fn release_spare_memory(&self) {
         let spare = std::mem::take(&mut *self.spare());
-        for arena in spare {
-            self.forget(arena);
-        }
+        drop(spare);
     }
 
     /// Calls `work` with an arena of at least `bytes` bytes. The arena is kept only after success: after a failure, work may still
@@ -110,26 +108,25 @@ impl<D: Driver> Arenas<D> {
         bytes: u64,
         work: impl FnOnce(&Arena<D>) -> Result<T, DeviceError>,
     ) -> Result<T, DeviceError> {
-        let arena = ArenaLease { arena: Some(self.lease(driver, bytes)?), of: self };
-        let result = work(arena.arena.as_ref().expect("the arena was just leased"))?;
-        arena.keep();
+        let arena = self.lease(driver, bytes)?;
+        let result = work(&arena)?;
+        self.spare().push(arena);
         Ok(result)
     }
 
     fn lease(&self, driver: &D, bytes: u64) -> Result<Arena<D>, DeviceError> {
         let largest = {
             let mut spare = self.spare();
-            spare.sort_by_key(|arena| arena.memory.bytes());
-            if let Some(fitting) = spare.iter().position(|arena| arena.memory.bytes() >= bytes) {
+            spare.sort_by_key(|arena| arena.memory.device.bytes());
+            if let Some(fitting) =
+                spare.iter().position(|arena| arena.memory.device.bytes() >= bytes)
+            {
                 return Ok(spare.remove(fitting));
             }
             spare.pop()
         };
         // All are too small: free the largest one to allocate a larger one.
-        let staged = largest.map(|Arena { memory, staged }| {
-            self.bytes.fetch_sub(memory.bytes(), Ordering::Relaxed);
-            staged.into_inner().memory
-        });
+        let staged = largest.map(|arena| arena.staged.into_inner().memory);
         let memory = match driver.allocate(bytes) {
             Err(DeviceError::OutOfMemory { .. }) if !self.spare().is_empty() => {
                 self.release_spare_memory();
@@ -139,12 +136,8 @@ impl<D: Driver> Arenas<D> {
         }?;
         let staged = staged.map_or_else(|| driver.stage(STAGED_BYTES), Ok)?;
         self.bytes.fetch_add(memory.bytes(), Ordering::Relaxed);
+        let memory = CountedMemory { device: memory, total: Arc::clone(&self.bytes) };
         Ok(Arena { memory, staged: RefCell::new(StagingState { memory: staged, used: 0 }) })
-    }
-
-    fn forget(&self, arena: Arena<D>) {
-        self.bytes.fetch_sub(arena.memory.bytes(), Ordering::Relaxed);
-        drop(arena);
     }
 
     fn spare(&self) -> MutexGuard<'_, Vec<Arena<D>>> {
@@ -152,22 +145,14 @@ impl<D: Driver> Arenas<D> {
     }
 }
 
-/// An arena in use; freed unless it is kept.
-struct ArenaLease<'a, D: Driver> {
-    arena: Option<Arena<D>>,
-    of: &'a Arenas<D>,
+/// Device memory that counts as long as it is allocated.
+struct CountedMemory<M: DeviceMemory> {
+    device: M,
+    total: Arc<AtomicU64>,
 }
 
-impl<D: Driver> ArenaLease<'_, D> {
-    fn keep(mut self) {
-        self.of.spare().extend(self.arena.take());
-    }
-}
-
-impl<D: Driver> Drop for ArenaLease<'_, D> {
+impl<M: DeviceMemory> Drop for CountedMemory<M> {
     fn drop(&mut self) {
-        if let Some(arena) = self.arena.take() {
-            self.of.forget(arena);
-        }
+        self.total.fetch_sub(self.device.bytes(), Ordering::Relaxed);
     }
 }

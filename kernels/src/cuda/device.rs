@@ -7,7 +7,7 @@ use super::parameters::{
     AttentionParameters, KeyNormParameters, MAX_SEGMENTS, SumParameters, TableFormat,
     TensorAttentionParameters, UNBOUNDED,
 };
-use super::plan::{NORM_KEYS, SourceSizes, Support, WindowPlan, supports};
+use super::plan::{NORM_KEYS, SourceSizes, WindowPlan, unsupported_reason};
 use super::request::{Operands, WindowRequest};
 use crate::gather::TableView;
 use crate::kernel::Kernel;
@@ -17,21 +17,12 @@ use crate::statistics::{AttentionShape, HeadSums, LogitRules, histogram_bins};
 /// Bytes of a table that are sent at a time.
 const TABLE_PIECE: usize = 64 << 20;
 
-/// Result of [`CudaDevice::measure`].
-#[derive(Clone, Debug, PartialEq)]
-pub struct DeviceSums {
-    /// Same sums as [`head_statistics`](crate::head_statistics).
-    pub heads: HeadSums,
-    /// `[query heads, measured rows]`: the far mass of each row, if requested.
-    pub row_far_mass: Option<Vec<f64>>,
-}
-
 /// Output of the kernels, read back from device memory.
 #[derive(Default)]
 struct KernelOutput {
     /// `[query heads, segments + 1]`
     sums: Vec<f64>,
-    /// `[query heads, measured rows]`, if requested.
+    /// `[query heads, sampled rows]`
     row_mass: Vec<f64>,
     row_square: Vec<f64>,
 }
@@ -96,7 +87,8 @@ impl<D: Driver> CudaDevice<D> {
         Ok(())
     }
 
-    /// Measures the query heads of some key heads of a window, and waits for the result.
+    /// Measures the query heads of some key heads of a window, and waits for the result: the sums of
+    /// [`head_statistics`](crate::head_statistics).
     ///
     /// Products of 16-bit kernels are exact in the rounded numbers and summed in float32; exponentials are float32, sums
     /// over keys compensated float32, sums over rows float64, all in an order that depends only on the kernel and the
@@ -105,7 +97,7 @@ impl<D: Driver> CudaDevice<D> {
     ///
     /// # Panics
     /// If lists of the rules or the operands do not have the shape's lengths, or the shape has no such key heads.
-    pub fn measure(&self, request: &WindowRequest<'_>) -> Result<DeviceSums, DeviceError> {
+    pub fn measure(&self, request: &WindowRequest<'_>) -> Result<HeadSums, DeviceError> {
         let (shape, rules) = (request.shape, request.rules);
         shape.assert_valid();
         rules.assert_matches(shape);
@@ -113,12 +105,11 @@ impl<D: Driver> CudaDevice<D> {
             sample.assert_matches(shape);
         }
         assert!(request.key_heads.end <= shape.key_heads, "key heads {:?}", request.key_heads);
-        if let Support::No(reason) = supports(self.kernel, shape) {
+        if let Some(reason) = unsupported_reason(self.kernel, shape) {
             return Err(DeviceError::Other(reason));
         }
         let sizes = SourceSizes {
             sampled_rows: request.sample.map(|sample| sample.positions.len()),
-            row_sums: request.measure.rows,
             ..request.operands.sizes()
         };
         let plan = WindowPlan::new(self.kernel, shape, &sizes, &request.key_heads)
@@ -135,7 +126,7 @@ impl<D: Driver> CudaDevice<D> {
         arena: &Arena<D>,
         plan: &WindowPlan,
         request: &WindowRequest<'_>,
-    ) -> Result<DeviceSums, DeviceError> {
+    ) -> Result<HeadSums, DeviceError> {
         let shape = request.shape;
         let factor = query_factor(request.rules);
         let filling = Filling { driver: &self.driver, arena, plan, request, factor };
@@ -147,7 +138,7 @@ impl<D: Driver> CudaDevice<D> {
             }
             Operands::Source { source, .. } => filling.send(source)?,
         }
-        let segments = Segments::new(shape, request.measure);
+        let segments = Segments::new(shape, request.distance);
         self.launch(arena.address(), plan, request, &segments)?;
 
         let read = |offset: u64, numbers: usize| {
@@ -159,7 +150,7 @@ impl<D: Driver> CudaDevice<D> {
             sums: read(plan.sums, plan.heads * (segments.count() + 1))?,
             ..KernelOutput::default()
         };
-        if wants_rows(request) {
+        if request.sample.is_some() {
             output.row_mass = read(plan.row_mass, plan.heads * plan.row_count)?;
             output.row_square = read(plan.row_square, plan.heads * plan.row_count)?;
         }
@@ -294,14 +285,9 @@ impl<D: Driver> CudaDevice<D> {
     }
 }
 
-/// Whether the sums of each row are read back.
-fn wants_rows(request: &WindowRequest<'_>) -> bool {
-    request.measure.rows || request.sample.is_some()
-}
-
 /// `output` is empty if nothing was measured.
-fn sums(request: &WindowRequest<'_>, plan: &WindowPlan, output: KernelOutput) -> DeviceSums {
-    let segments = Segments::new(request.shape, request.measure);
+fn sums(request: &WindowRequest<'_>, plan: &WindowPlan, output: KernelOutput) -> HeadSums {
+    let segments = Segments::new(request.shape, request.distance);
     let (bins, group) = (histogram_bins(request.shape.tokens), request.shape.group());
     let sampled = request.sample.map_or(0, |sample| sample.positions.len());
     let mut heads = HeadSums {
@@ -325,7 +311,7 @@ fn sums(request: &WindowRequest<'_>, plan: &WindowPlan, output: KernelOutput) ->
         add_heads(&mut heads.row_far_mass, &output.row_mass, sampled, group);
         add_heads(&mut heads.row_far_square, &output.row_square, sampled, group);
     }
-    DeviceSums { heads, row_far_mass: request.measure.rows.then_some(output.row_mass) }
+    heads
 }
 
 /// Adds `[query heads, rows]` to `[key heads, rows]`, in the order of the heads.
@@ -354,6 +340,7 @@ fn attention_parameters(
 ) -> AttentionParameters {
     let (shape, rules) = (request.shape, request.rules);
     let some = |given: bool, offset: u64| if given { address + offset } else { 0 };
+    let sampled = request.sample.is_some();
     let length = |length: Option<usize>| {
         length.map_or(UNBOUNDED, |length| i32::try_from(length).unwrap_or(UNBOUNDED))
     };
@@ -365,13 +352,13 @@ fn attention_parameters(
         queries: address + plan.queries,
         keys: address + plan.keys,
         shared_keys: some(plan.own_width < plan.geometry.width, plan.shared_keys),
-        rows: some(request.sample.is_some(), plan.rows),
+        rows: some(sampled, plan.rows),
         slopes: some(rules.alibi_slopes.is_some(), plan.slopes),
         sinks: some(rules.sinks.is_some(), plan.sinks),
         block_sums: address + plan.block_sums,
-        weights: some(request.sample.is_some(), plan.weights),
-        row_mass: some(wants_rows(request), plan.row_mass),
-        row_square: some(wants_rows(request), plan.row_square),
+        weights: some(sampled, plan.weights),
+        row_mass: some(sampled, plan.row_mass),
+        row_square: some(sampled, plan.row_square),
         tokens: shape.tokens as i32,
         row_count: plan.row_count as i32,
         heads: plan.heads as i32,

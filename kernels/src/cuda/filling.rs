@@ -2,14 +2,16 @@
 
 use std::ops::Range;
 
+use bytemuck::Zeroable;
 use half::bf16;
 
 use super::arena::Arena;
 use super::driver::{DeviceError, DeviceMemory, Driver, Launch};
 use super::parameters::{GatherParameters, TableFormat};
-use super::plan::{Numbers, WindowPlan};
+use super::plan::WindowPlan;
 use super::request::WindowRequest;
 use crate::gather::HeadNorms;
+use crate::kernel::Kernel;
 use crate::rope::{RopeStyle, Rotation};
 use crate::statistics::QueryKeySource;
 
@@ -70,26 +72,18 @@ impl<D: Driver> Filling<'_, D> {
         let common = GatherParameters {
             table: table.memory.address(),
             ids: self.address(plan.ids),
-            rows: 0,
             inverse_frequencies: self.address(plan.frequencies),
-            row_scale: 0,
-            norm_weight: 0,
-            out: 0,
             factor: 1.0,
             attention_factor: rotation.map_or(1.0, |rotation| rotation.attention_factor),
             norm_epsilon: norms.map_or(0.0, |norms| norms.epsilon),
             row_width: table.row_width as u64,
-            first_number: 0,
             table_format: table.format as i32,
-            heads: 0,
-            row_count: 0,
             head_dim: shape.head_dim as i32,
-            width: 0,
             rotary_pairs: rotation.map_or(0, |rotation| rotation.inverse_frequencies.len()) as i32,
             interleaved: i32::from(
                 rotation.is_some_and(|rotation| rotation.style == RopeStyle::Interleaved),
             ),
-            reserved: 0,
+            ..GatherParameters::zeroed()
         };
         let norm = |offset| if norms.is_some() { self.address(offset) } else { 0 };
         let some = |given: bool, offset| if given { self.address(offset) } else { 0 };
@@ -137,14 +131,13 @@ impl<D: Driver> Filling<'_, D> {
         for head in 0..plan.heads {
             let query_head = key_heads.start * shape.group() + head;
             let to = plan.queries
-                + (head * plan.row_count * width * plan.geometry.numbers.bytes()) as u64;
+                + (head * plan.row_count * width * plan.geometry.number_bytes()) as u64;
             self.send_rows(plan.row_count, 0..head_dim, width, to, &|rows, out| {
                 self.queries(source, query_head, rows, out);
             })?;
         }
         for (index, head) in key_heads.clone().enumerate() {
-            let to =
-                plan.keys + (index * shape.tokens * own * plan.geometry.numbers.bytes()) as u64;
+            let to = plan.keys + (index * shape.tokens * own * plan.geometry.number_bytes()) as u64;
             self.send_rows(shape.tokens, 0..own.min(head_dim), own, to, &|rows, out| {
                 source.keys(head, rows, out);
             })?;
@@ -205,13 +198,12 @@ impl<D: Driver> Filling<'_, D> {
             {
                 padded[..numbers.len()].copy_from_slice(&computed[numbers.clone()]);
             }
-            let to = to + (first * width * self.plan.geometry.numbers.bytes()) as u64;
-            match self.plan.geometry.numbers {
-                Numbers::Float32 => self.write(to, padded)?,
-                Numbers::Bf16 => {
-                    let rounded: Vec<bf16> = padded.iter().map(|&x| bf16::from_f32(x)).collect();
-                    self.write(to, &rounded)?;
-                }
+            let to = to + (first * width * self.plan.geometry.number_bytes()) as u64;
+            if self.plan.geometry.kernel == Kernel::CudaF32 {
+                self.write(to, padded)?;
+            } else {
+                let rounded: Vec<bf16> = padded.iter().map(|&x| bf16::from_f32(x)).collect();
+                self.write(to, &rounded)?;
             }
         }
         Ok(())

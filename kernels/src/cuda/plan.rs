@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use half::bf16;
+
 use super::parameters::MAX_SEGMENTS;
 use crate::kernel::Kernel;
 use crate::statistics::{AttentionShape, LogitRules, histogram_bins};
@@ -15,18 +17,10 @@ pub(crate) const NORM_KEYS: usize = 128;
 /// Every array begins at a multiple of this.
 const ALIGNMENT: u64 = 256;
 
-/// Whether a kernel can serve a window.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Support {
-    Yes,
-    /// The kernel cannot, for this reason.
-    No(String),
-}
-
-/// Whether `kernel` can measure windows of this shape on a GPU.
-pub fn supports(kernel: Kernel, shape: &AttentionShape) -> Support {
+/// Returns the reason why `kernel` cannot measure windows of this shape on a GPU; `None` if it can.
+pub fn unsupported_reason(kernel: Kernel, shape: &AttentionShape) -> Option<String> {
     let Some(geometry) = KernelGeometry::for_shape(kernel, shape) else {
-        return Support::No(format!(
+        return Some(format!(
             "kernel `{}` supports heads of at most {} numbers, got {}",
             kernel.name(),
             widest(kernel),
@@ -34,37 +28,19 @@ pub fn supports(kernel: Kernel, shape: &AttentionShape) -> Support {
         ));
     };
     if shape.tokens >= MAX_TOKENS {
-        return Support::No(format!(
+        return Some(format!(
             "GPU kernels support windows of fewer than {MAX_TOKENS} tokens, got {}",
             shape.tokens
         ));
     }
     let blocks = shape.tokens.div_ceil(geometry.block_rows) * shape.query_heads;
-    if i32::try_from(blocks).is_err() {
-        return Support::No(format!("{} query heads are too many", shape.query_heads));
-    }
-    Support::Yes
+    let too_many = i32::try_from(blocks).is_err();
+    too_many.then(|| format!("{} query heads are too many", shape.query_heads))
 }
 
 fn widest(kernel: Kernel) -> usize {
     assert!(kernel.is_cuda(), "`{}` runs on processors", kernel.name());
     if kernel == Kernel::CudaF32 { 512 } else { WIDTHS[WIDTHS.len() - 1] }
-}
-
-/// Number format of stored queries and keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Numbers {
-    Float32,
-    Bf16,
-}
-
-impl Numbers {
-    pub(crate) const fn bytes(self) -> usize {
-        match self {
-            Self::Float32 => 4,
-            Self::Bf16 => 2,
-        }
-    }
 }
 
 /// Layout of heads and blocks of a kernel.
@@ -73,7 +49,6 @@ pub(crate) struct KernelGeometry {
     pub(crate) kernel: Kernel,
     /// Numbers of a query: the head's, then zeros.
     pub(crate) width: usize,
-    pub(crate) numbers: Numbers,
     /// Rows of a head in a block.
     pub(crate) block_rows: usize,
     /// Query heads of a block, side by side.
@@ -90,56 +65,24 @@ impl KernelGeometry {
             return None;
         }
         let padded = WIDTHS.into_iter().find(|&width| width >= head_dim);
-        Some(match kernel {
-            Kernel::CudaF32 => Self {
-                kernel,
-                width: head_dim.next_multiple_of(32),
-                numbers: Numbers::Float32,
-                block_rows: 64,
-                block_heads: 1,
-                threads: 128,
-                split: 4,
-            },
-            Kernel::CudaV1Bf16 => {
-                let width = padded?;
-                let block_rows = if width <= 128 { 128 } else { 64 };
-                Self {
-                    kernel,
-                    width,
-                    numbers: Numbers::Bf16,
-                    block_rows,
-                    block_heads: 1,
-                    threads: 128,
-                    split: 8,
-                }
-            }
-            Kernel::CudaV2Bf16 => Self {
-                kernel,
-                width: padded?,
-                numbers: Numbers::Bf16,
-                block_rows: 128,
-                block_heads: 1,
-                threads: 384,
-                split: 64,
-            },
-            Kernel::CudaV3Bf16 => {
-                let width = padded?;
-                // Four warpgroups of 64 rows if the queries of 256 rows leave room for tiles, else two.
-                let rows = if width <= 128 { 256 } else { 128 };
-                let two_heads = rows == 256 && shape.group().is_multiple_of(2);
-                let block_heads = if two_heads { 2 } else { 1 };
-                Self {
-                    kernel,
-                    width,
-                    numbers: Numbers::Bf16,
-                    block_rows: rows / block_heads,
-                    block_heads,
-                    threads: 2 * rows as u32,
-                    split: 64,
-                }
-            }
+        let width = if kernel == Kernel::CudaF32 { head_dim.next_multiple_of(32) } else { padded? };
+        let narrow = width <= 128;
+        let (block_rows, block_heads, threads, split) = match kernel {
+            Kernel::CudaF32 => (64, 1, 128, 4),
+            Kernel::CudaV1Bf16 => (if narrow { 128 } else { 64 }, 1, 128, 8),
+            Kernel::CudaV2Bf16 => (128, 1, 384, 64),
+            // Four warpgroups of 64 rows if the queries of 256 rows leave room for tiles, else two.
+            Kernel::CudaV3Bf16 if narrow && shape.group().is_multiple_of(2) => (128, 2, 512, 64),
+            Kernel::CudaV3Bf16 if narrow => (256, 1, 512, 64),
+            Kernel::CudaV3Bf16 => (128, 1, 256, 64),
             processor => panic!("`{}` runs on processors", processor.name()),
-        })
+        };
+        Some(Self { kernel, width, block_rows, block_heads, threads, split })
+    }
+
+    /// Returns the bytes of a number of stored queries and keys.
+    pub(crate) fn number_bytes(&self) -> usize {
+        if self.kernel == Kernel::CudaF32 { size_of::<f32>() } else { size_of::<bf16>() }
     }
 
     /// Returns the bytes of shared memory of a block.
@@ -185,10 +128,7 @@ impl KernelGeometry {
 
     /// Returns the name of the kernel that gathers queries and keys.
     pub(crate) fn gather(&self) -> &'static str {
-        match self.numbers {
-            Numbers::Float32 => "gather_rope_f32",
-            Numbers::Bf16 => "gather_rope_bf16",
-        }
+        if self.kernel == Kernel::CudaF32 { "gather_rope_f32" } else { "gather_rope_bf16" }
     }
 
     /// Returns the width of the part of a key that belongs to its head alone if all heads share the last `shared` of
@@ -218,12 +158,10 @@ pub struct SourceSizes {
     pub shared: usize,
     /// Number of sampled rows; `None` if all rows are measured.
     pub sampled_rows: Option<usize>,
-    /// Whether the sums of every row and head are requested; those of sampled rows always are.
-    pub row_sums: bool,
 }
 
 /// Returns the exact bytes of device memory of the key heads `key_heads` of a window, without the table. 0 if `kernel`
-/// cannot measure it: see [`supports`].
+/// cannot measure it: see [`unsupported_reason`].
 pub fn window_bytes(
     kernel: Kernel,
     shape: &AttentionShape,
@@ -289,8 +227,7 @@ impl WindowPlan {
         let (norm, values) = (if sizes.head_norms { shape.head_dim } else { 0 }, segments + 1);
         let normed = kernel == Kernel::CudaV3Bf16;
         let sampled = sizes.sampled_rows.unwrap_or(0);
-        let of_rows =
-            if sizes.row_sums || sizes.sampled_rows.is_some() { heads * row_count } else { 0 };
+        let of_rows = heads * sampled;
         Some(Self {
             geometry,
             heads,
@@ -307,9 +244,9 @@ impl WindowPlan {
             key_norm: take(norm, 4),
             slopes: take(heads, 4),
             sinks: take(heads, 8),
-            queries: take(heads * row_count * geometry.width, geometry.numbers.bytes()),
-            keys: take(key_heads * tokens * own_width, geometry.numbers.bytes()),
-            shared_keys: take(tokens * (geometry.width - own_width), geometry.numbers.bytes()),
+            queries: take(heads * row_count * geometry.width, geometry.number_bytes()),
+            keys: take(key_heads * tokens * own_width, geometry.number_bytes()),
+            shared_keys: take(tokens * (geometry.width - own_width), geometry.number_bytes()),
             key_norms: take(if normed { key_heads * tokens.div_ceil(NORM_KEYS) } else { 0 }, 4),
             block_sums: take(heads * values * blocks, 8),
             sums: take(heads * values, 8),
@@ -382,14 +319,12 @@ mod tests {
     fn unsupported_shapes_have_a_reason() {
         let wide = AttentionShape { head_dim: 300, ..LLAMA };
         assert_eq!(
-            supports(Kernel::CudaV1Bf16, &wide),
-            Support::No(
-                "kernel `cuda-v1-bf16` supports heads of at most 256 numbers, got 300".to_owned()
-            )
+            unsupported_reason(Kernel::CudaV1Bf16, &wide).as_deref(),
+            Some("kernel `cuda-v1-bf16` supports heads of at most 256 numbers, got 300")
         );
-        assert_eq!(supports(Kernel::CudaF32, &wide), Support::Yes);
-        assert_eq!(supports(Kernel::CudaV2Bf16, &LLAMA), Support::Yes);
+        assert_eq!(unsupported_reason(Kernel::CudaF32, &wide), None);
+        assert_eq!(unsupported_reason(Kernel::CudaV2Bf16, &LLAMA), None);
         let long = AttentionShape { tokens: MAX_TOKENS, ..LLAMA };
-        assert!(matches!(supports(Kernel::CudaF32, &long), Support::No(_)));
+        assert!(unsupported_reason(Kernel::CudaF32, &long).is_some());
     }
 }

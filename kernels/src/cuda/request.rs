@@ -5,14 +5,15 @@ use std::ops::Range;
 use super::plan::SourceSizes;
 use crate::gather::HeadNorms;
 use crate::rope::Rotation;
-use crate::statistics::{AttentionShape, LogitRules, QueryKeySource, RowSample, StatisticsRequest};
+use crate::statistics::{AttentionShape, LogitRules, QueryKeySource, RowSample};
 
 /// The window, the heads and the rows to measure.
 #[derive(Clone)]
 pub struct WindowRequest<'a> {
     pub shape: &'a AttentionShape,
     pub rules: &'a LogitRules,
-    pub measure: &'a StatisticsRequest,
+    /// The far distance, as in [`attention_statistics`](crate::attention_statistics).
+    pub distance: usize,
     pub operands: Operands<'a>,
     /// Rows to measure; `None` for every row.
     pub sample: Option<&'a RowSample>,

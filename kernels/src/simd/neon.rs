@@ -16,7 +16,6 @@ use super::vector::Simd;
 #[derive(Clone, Copy)]
 pub(crate) struct Neon;
 
-#[allow(unused_unsafe, reason = "newer compilers call most of these functions safe")]
 impl Simd for Neon {
     type Vector = float32x4_t;
     const LANES: usize = 4;

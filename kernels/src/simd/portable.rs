@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::exponential::{AROUND_ZERO, ROUND, horner};
+use super::operations::operations;
 use super::vector::Simd;
 
 /// Plain Rust, multiply then add, compiled for every processor of the target.
@@ -34,106 +35,58 @@ fn in_halves(mut lanes: [f32; PORTABLE_LANES], combine: impl Fn(f32, f32) -> f32
     lanes[0]
 }
 
+type Lanes = [f32; PORTABLE_LANES];
+
 /// Implements the operations; the two differ in how a multiply-add is rounded.
-macro_rules! operations {
+macro_rules! vectors {
     ($vectors:ident, $mul_add:expr) => {
         impl Simd for $vectors {
-            type Vector = [f32; PORTABLE_LANES];
+            type Vector = Lanes;
             const LANES: usize = PORTABLE_LANES;
 
-            #[inline(always)]
-            fn splat(self, value: f32) -> Self::Vector {
-                [value; PORTABLE_LANES]
-            }
-            #[inline(always)]
-            fn load(self, from: &[f32]) -> Self::Vector {
-                let from = &from[..PORTABLE_LANES];
-                lanes(|lane| from[lane])
-            }
-            #[inline(always)]
-            fn store(self, vector: Self::Vector, to: &mut [f32]) {
-                to[..PORTABLE_LANES].copy_from_slice(&vector);
-            }
-            #[inline(always)]
-            fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-                lanes(|lane| a[lane] + b[lane])
-            }
-            #[inline(always)]
-            fn sub(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-                lanes(|lane| a[lane] - b[lane])
-            }
-            #[inline(always)]
-            fn mul(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-                lanes(|lane| a[lane] * b[lane])
-            }
-            #[inline(always)]
-            fn div(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-                lanes(|lane| a[lane] / b[lane])
-            }
-            #[inline(always)]
-            fn mul_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
-                lanes(|lane| $mul_add(a[lane], b[lane], c[lane]))
-            }
-            #[inline(always)]
-            fn max(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-                lanes(|lane| larger(a[lane], b[lane]))
-            }
-            #[inline(always)]
-            fn min(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-                lanes(|lane| if a[lane] < b[lane] { a[lane] } else { b[lane] })
-            }
-            #[inline(always)]
-            fn select(
-                self,
-                kept: Range<usize>,
-                vector: Self::Vector,
-                otherwise: Self::Vector,
-            ) -> Self::Vector {
-                lanes(|lane| if kept.contains(&lane) { vector[lane] } else { otherwise[lane] })
-            }
-            #[inline(always)]
-            fn between(
-                self,
-                from: Self::Vector,
-                at: Self::Vector,
-                to: Self::Vector,
-                vector: Self::Vector,
-                otherwise: Self::Vector,
-            ) -> Self::Vector {
-                lanes(|lane| {
-                    let kept = from[lane] <= at[lane] && at[lane] < to[lane];
-                    if kept { vector[lane] } else { otherwise[lane] }
-                })
-            }
-            #[inline(always)]
-            fn any_above(self, a: Self::Vector, b: Self::Vector) -> bool {
-                (0..PORTABLE_LANES).any(|lane| a[lane] > b[lane])
-            }
-            #[inline(always)]
-            fn exp2(self, x: Self::Vector) -> Self::Vector {
-                let shifted = self.add(x, self.splat(ROUND));
-                let fraction = self.sub(x, self.sub(shifted, self.splat(ROUND)));
-                let value = horner(self, &AROUND_ZERO, fraction);
-                // The integer part goes straight into the exponent's bits.
-                lanes(|lane| {
-                    let exponent = shifted[lane].to_bits() << 23;
-                    f32::from_bits(value[lane].to_bits().wrapping_add(exponent))
-                })
-            }
-            #[inline(always)]
-            fn sum(self, vector: Self::Vector) -> f32 {
-                in_halves(vector, |a, b| a + b)
-            }
-            #[inline(always)]
-            fn largest(self, vector: Self::Vector) -> f32 {
-                in_halves(vector, larger)
+            operations! {
+                fn splat(self, value: f32) -> Lanes { [value; PORTABLE_LANES] }
+                fn load(self, from: &[f32]) -> Lanes {
+                    let from = &from[..PORTABLE_LANES];
+                    lanes(|lane| from[lane])
+                }
+                fn store(self, vector: Lanes, to: &mut [f32]) { to[..PORTABLE_LANES].copy_from_slice(&vector); }
+                fn add(self, a: Lanes, b: Lanes) -> Lanes { lanes(|lane| a[lane] + b[lane]) }
+                fn sub(self, a: Lanes, b: Lanes) -> Lanes { lanes(|lane| a[lane] - b[lane]) }
+                fn mul(self, a: Lanes, b: Lanes) -> Lanes { lanes(|lane| a[lane] * b[lane]) }
+                fn div(self, a: Lanes, b: Lanes) -> Lanes { lanes(|lane| a[lane] / b[lane]) }
+                fn mul_add(self, a: Lanes, b: Lanes, c: Lanes) -> Lanes { lanes(|lane| $mul_add(a[lane], b[lane], c[lane])) }
+                fn max(self, a: Lanes, b: Lanes) -> Lanes { lanes(|lane| larger(a[lane], b[lane])) }
+                fn min(self, a: Lanes, b: Lanes) -> Lanes { lanes(|lane| if a[lane] < b[lane] { a[lane] } else { b[lane] }) }
+                fn select(self, kept: Range<usize>, vector: Lanes, otherwise: Lanes) -> Lanes {
+                    lanes(|lane| if kept.contains(&lane) { vector[lane] } else { otherwise[lane] })
+                }
+                fn between(self, from: Lanes, at: Lanes, to: Lanes, vector: Lanes, otherwise: Lanes) -> Lanes {
+                    lanes(|lane| {
+                        let kept = from[lane] <= at[lane] && at[lane] < to[lane];
+                        if kept { vector[lane] } else { otherwise[lane] }
+                    })
+                }
+                fn any_above(self, a: Lanes, b: Lanes) -> bool { (0..PORTABLE_LANES).any(|lane| a[lane] > b[lane]) }
+                fn exp2(self, x: Lanes) -> Lanes {
+                    let shifted = self.add(x, self.splat(ROUND));
+                    let fraction = self.sub(x, self.sub(shifted, self.splat(ROUND)));
+                    let value = horner(self, &AROUND_ZERO, fraction);
+                    // The integer part goes straight into the exponent's bits.
+                    lanes(|lane| {
+                        let exponent = shifted[lane].to_bits() << 23;
+                        f32::from_bits(value[lane].to_bits().wrapping_add(exponent))
+                    })
+                }
+                fn sum(self, vector: Lanes) -> f32 { in_halves(vector, |a, b| a + b) }
+                fn largest(self, vector: Lanes) -> f32 { in_halves(vector, larger) }
             }
         }
     };
 }
 
-operations!(Portable, |a: f32, b: f32, c: f32| a * b + c);
-operations!(PortableFused, f32::mul_add);
+vectors!(Portable, |a: f32, b: f32, c: f32| a * b + c);
+vectors!(PortableFused, f32::mul_add);
 
 /// Compiles to one vector instruction, unlike `f32::max`, which treats `NaN` differently.
 #[inline(always)]

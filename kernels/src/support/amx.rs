@@ -16,32 +16,13 @@ pub(super) fn unsupported_reason() -> Option<&'static str> {
     if features >> 22 & 0b101 != 0b101 {
         return Some("the processor has no AMX with bf16, or the hypervisor hides it");
     }
-    if !tiles_are_saved() {
-        return Some("the operating system does not save AMX's tiles");
-    }
     if !permission_given() {
         return Some("Linux does not permit this process to use AMX's tiles");
     }
     self_check()
 }
 
-/// Whether XCR0 has the bits of the tile configuration (17) and the tile data (18).
-fn tiles_are_saved() -> bool {
-    if !is_x86_feature_detected!("xsave") {
-        return false;
-    }
-    // SAFETY: `xsave` means that the system has switched XGETBV on.
-    let enabled = unsafe { xcr0() };
-    enabled >> 17 & 0b11 == 0b11
-}
-
-#[target_feature(enable = "xsave")]
-fn xcr0() -> u64 {
-    // SAFETY: register 0 always exists.
-    unsafe { std::arch::x86_64::_xgetbv(0) }
-}
-
-/// Requests the tile data from Linux for all threads of the process.
+/// Requests the tile data from Linux for all threads of the process. Linux permits it only if it saves the tiles.
 fn permission_given() -> bool {
     #[cfg(target_os = "linux")]
     {
@@ -63,67 +44,51 @@ fn permission_given() -> bool {
 /// Checks a product of tiles in a child process: a hypervisor may report AMX that does not exist, and then the first
 /// tile instruction ends the process that runs it. Requires AVX-512 F and DQ.
 fn self_check() -> Option<&'static str> {
-    let check = ProductCheck::new();
+    let rows = |first: usize| -> Vec<f32> {
+        let number = |at: usize| number(first + at / HEAD_DIM, at % HEAD_DIM);
+        (0..AMX.keys * HEAD_DIM).map(number).collect()
+    };
+    let panels = one_panel_each(AMX, HEAD_DIM, [&rows(0), &rows(FIRST_KEY)]);
     let mut logits = [[0.0; STRIP_ROWS]; AMX.keys];
     // SAFETY: the child multiplies numbers in memory and compares them: it allocates nothing and acquires no lock. Only in the
     // child may the instructions be missing.
-    let outcome = unsafe { in_child(|| check.is_right(&mut logits)) };
+    let outcome = unsafe { in_child(|| is_right(&panels, &mut logits)) };
     match outcome {
         ChildOutcome::Answered(true) => None,
         ChildOutcome::Answered(false) => Some("its self-check computes a wrong product"),
         ChildOutcome::Killed => Some(
             "its instructions kill the process: the hypervisor reports AMX, which does not exist",
         ),
-        ChildOutcome::Unknown => {
-            Some("its self-check timed out, or its child process could not be started")
-        }
+        ChildOutcome::NotStarted => Some("the child process of its self-check cannot be started"),
     }
 }
 
-/// One product of two tiles' depth against plain Rust, exact because all numbers are small integers.
-struct ProductCheck {
-    queries: Vec<u32>,
-    keys: Vec<u32>,
+/// Numbers of a row of the check: the depth of two tiles.
+const HEAD_DIM: usize = 64;
+/// Queries are the rows from 0 on, keys those from this one on.
+const FIRST_KEY: usize = 40;
+
+/// Small integers, whose products and sums are exact.
+fn number(row: usize, d: usize) -> f32 {
+    ((row * 7 + d * 5) % 13) as f32 - 6.0
 }
 
-impl ProductCheck {
-    const DEPTH: usize = 32;
-    /// The keys are the rows from this one on.
-    const KEYS: usize = 40;
-
-    fn number(row: usize, d: usize) -> f32 {
-        ((row * 7 + d * 5) % 13) as f32 - 6.0
-    }
-
-    fn new() -> Self {
-        let head_dim = 2 * Self::DEPTH;
-        let rows = |first: usize| -> Vec<f32> {
-            let number = |at: usize| Self::number(first + at / head_dim, at % head_dim);
-            (0..AMX.keys * head_dim).map(number).collect()
-        };
-        let [queries, keys] = one_panel_each(AMX, head_dim, [&rows(0), &rows(Self::KEYS)]);
-        Self { queries, keys }
-    }
-
-    /// Allocates nothing.
-    ///
-    /// # Safety
-    /// See [`AmxTile::new`].
-    #[target_feature(enable = "avx512f,avx512dq")]
-    unsafe fn is_right(&self, logits: &mut Logits) -> bool {
-        // SAFETY: the caller's promise.
-        let tile = unsafe { AmxTile::new() };
-        let mut session = tile.begin();
-        tile.multiply(&mut session, &self.keys, &self.queries, STRIP_ROWS, logits);
-        drop(session);
-        (0..STRIP_ROWS).all(|row| {
-            (0..AMX.keys).all(|key| {
-                let product = |d| Self::number(row, d) * Self::number(Self::KEYS + key, d);
-                let want: f32 = (0..2 * Self::DEPTH).map(product).sum();
-                logits[key][row].to_bits() == want.to_bits()
-            })
+/// Compares a product of packed queries and keys with plain Rust. Allocates nothing.
+///
+/// # Safety
+/// See [`AmxTile::new`].
+#[target_feature(enable = "avx512f,avx512dq")]
+unsafe fn is_right([queries, keys]: &[Vec<u32>; 2], logits: &mut Logits) -> bool {
+    // SAFETY: the caller's promise.
+    let tile = unsafe { AmxTile::new() };
+    tile.multiply(&mut tile.begin(), keys, queries, STRIP_ROWS, logits);
+    (0..STRIP_ROWS).all(|row| {
+        (0..AMX.keys).all(|key| {
+            let product = |d| number(row, d) * number(FIRST_KEY + key, d);
+            let want: f32 = (0..HEAD_DIM).map(product).sum();
+            logits[key][row].to_bits() == want.to_bits()
         })
-    }
+    })
 }
 
 #[cfg(test)]

@@ -7,37 +7,30 @@
 use super::Tile;
 use crate::online_softmax::{Logits, STRIP_ROWS};
 use crate::panels::{Layout, integers};
-use crate::simd::{PortableFused, Simd};
+use crate::simd::{PortableFused, Simd, operations};
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod avx2;
+mod x86;
+
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod avx512;
+pub(crate) use x86::{Avx2Int16Tile, Avx512Int16Tile};
 
 /// Products of pairs of 16-bit integers on one kind of processor.
 pub(crate) trait Products: Copy {
     /// Vectors of the softmax.
     type Simd: Simd;
-    /// A word in every lane: a pair of integers.
-    type AlignedWords: Copy;
-    /// Sums of 32 bits, one for each word.
-    type Sums: Copy;
+    /// A word in every lane: a pair of integers, or a sum of 32 bits.
+    type Words: Copy;
     /// Words in a vector.
     const LANES: usize;
 
     fn simd(self) -> Self::Simd;
-    fn splat(self, word: u32) -> Self::AlignedWords;
-    fn load(self, from: &[u32]) -> Self::AlignedWords;
-    fn zero(self) -> Self::Sums;
+    fn splat(self, word: u32) -> Self::Words;
+    fn load(self, from: &[u32]) -> Self::Words;
     /// Returns `sums + Σ a·b` of the two integers in each lane's word, modulo 2^32.
-    fn multiply_add(
-        self,
-        a: Self::AlignedWords,
-        b: Self::AlignedWords,
-        sums: Self::Sums,
-    ) -> Self::Sums;
+    fn multiply_add(self, a: Self::Words, b: Self::Words, sums: Self::Words) -> Self::Words;
     /// Writes `sums · queries · key` to the start of `to`, rounded to float32 after each step.
-    fn store(self, sums: Self::Sums, queries: &[f32], key: f32, to: &mut [f32]);
+    fn store(self, sums: Self::Words, queries: &[f32], key: f32, to: &mut [f32]);
 }
 
 /// A register tile of `ROWS · VECTORS` vectors of sums.
@@ -82,7 +75,7 @@ impl<P: Products, const ROWS: usize, const VECTORS: usize> Tile for Int16Tile<P,
         for (panel, queries) in panels.enumerate() {
             let (queries, query_factors) = queries.split_at((depth - 1) * width);
             let query_factors: &[f32] = bytemuck::cast_slice(query_factors);
-            let mut sums = [[self.0.zero(); VECTORS]; ROWS];
+            let mut sums = [[self.0.splat(0); VECTORS]; ROWS];
             for (keys, queries) in keys.iter().zip(queries.chunks_exact(width)) {
                 let mut columns = [self.0.splat(0); VECTORS];
                 for (index, column) in columns.iter_mut().enumerate() {
@@ -124,49 +117,35 @@ impl PortableInt16Tile {
     }
 }
 
+type PortableWords = [u32; PORTABLE_LANES];
+
 impl Products for PortableProducts {
     type Simd = PortableFused;
-    type AlignedWords = [u32; PORTABLE_LANES];
-    type Sums = [u32; PORTABLE_LANES];
+    type Words = PortableWords;
     const LANES: usize = PORTABLE_LANES;
 
-    #[inline(always)]
-    fn simd(self) -> Self::Simd {
-        PortableFused
-    }
-    #[inline(always)]
-    fn splat(self, word: u32) -> Self::AlignedWords {
-        [word; PORTABLE_LANES]
-    }
-    #[inline(always)]
-    fn load(self, from: &[u32]) -> Self::AlignedWords {
-        let mut words = [0; PORTABLE_LANES];
-        words.copy_from_slice(&from[..PORTABLE_LANES]);
-        words
-    }
-    #[inline(always)]
-    fn zero(self) -> Self::Sums {
-        [0; PORTABLE_LANES]
-    }
-    #[inline(always)]
-    fn multiply_add(
-        self,
-        a: Self::AlignedWords,
-        b: Self::AlignedWords,
-        mut sum: Self::Sums,
-    ) -> Self::Sums {
-        let product = |a: u32, b: u32| i32::from(a as i16).wrapping_mul(i32::from(b as i16));
-        for ((sum, a), b) in sum.iter_mut().zip(a).zip(b) {
-            let both = product(a, b).wrapping_add(product(a >> 16, b >> 16));
-            *sum = sum.wrapping_add(both.cast_unsigned());
+    operations! {
+        fn simd(self) -> PortableFused { PortableFused }
+        fn splat(self, word: u32) -> PortableWords { [word; PORTABLE_LANES] }
+        fn load(self, from: &[u32]) -> PortableWords {
+            let mut words = [0; PORTABLE_LANES];
+            words.copy_from_slice(&from[..PORTABLE_LANES]);
+            words
         }
-        sum
-    }
-    #[inline(always)]
-    fn store(self, sums: Self::Sums, queries: &[f32], key: f32, to: &mut [f32]) {
-        let queries = &queries[..PORTABLE_LANES];
-        for ((to, sum), query) in to[..PORTABLE_LANES].iter_mut().zip(sums).zip(queries) {
-            *to = sum.cast_signed() as f32 * query * key;
+        fn multiply_add(self, a: PortableWords, b: PortableWords, sums: PortableWords) -> PortableWords {
+            let product = |a: u32, b: u32| i32::from(a as i16).wrapping_mul(i32::from(b as i16));
+            let mut sums = sums;
+            for ((sum, a), b) in sums.iter_mut().zip(a).zip(b) {
+                let both = product(a, b).wrapping_add(product(a >> 16, b >> 16));
+                *sum = sum.wrapping_add(both.cast_unsigned());
+            }
+            sums
+        }
+        fn store(self, sums: PortableWords, queries: &[f32], key: f32, to: &mut [f32]) {
+            let queries = &queries[..PORTABLE_LANES];
+            for ((to, sum), query) in to[..PORTABLE_LANES].iter_mut().zip(sums).zip(queries) {
+                *to = sum.cast_signed() as f32 * query * key;
+            }
         }
     }
 }

@@ -7,12 +7,10 @@
 use std::ops::Range;
 
 use half::bf16;
-use longsift_kernels::cuda::{
-    CudaDevice, DeviceError, DeviceSums, Driver, Operands, WindowRequest,
-};
+use longsift_kernels::cuda::{CudaDevice, DeviceError, Driver, Operands, WindowRequest};
 use longsift_kernels::{
     AttentionShape, HeadNorms, HeadSums, Kernel, LogitRules, QueryKeySource, Rotation, RowSample,
-    StatisticsRequest, TableView, TableWindow, histogram_bins, reference_rows,
+    TableView, TableWindow, histogram_bins, reference_rows,
 };
 
 use crate::common::{MASS, ROW, SQUARE, deviate, splitmix};
@@ -116,10 +114,9 @@ fn reference(
     distance: usize,
     source: &dyn QueryKeySource,
     sample: Option<&RowSample>,
-) -> DeviceSums {
+) -> HeadSums {
     let bins = histogram_bins(shape.tokens);
     let sampled = sample.map_or(0, |sample| sample.positions.len());
-    let count = sample.map_or(shape.tokens, |_| sampled);
     let mut heads = HeadSums {
         far_mass: vec![0.0; shape.query_heads],
         far_square: vec![0.0; shape.query_heads],
@@ -127,7 +124,6 @@ fn reference(
         row_far_mass: vec![0.0; shape.key_heads * sampled],
         row_far_square: vec![0.0; shape.key_heads * sampled],
     };
-    let mut row_mass = vec![0.0; shape.query_heads * count];
     reference_rows(shape, rules, source, |head, row, probabilities| {
         let place = |sample: &RowSample| sample.positions.binary_search(&row).ok();
         let Some(index) = sample.map_or(Some(row), place) else { return };
@@ -139,7 +135,6 @@ fn reference(
             if row - key >= distance {
                 heads.far_mass[head] += p * weight;
                 heads.far_square[head] += p * p * weight;
-                row_mass[head * count + index] += p;
                 if sample.is_some() {
                     heads.row_far_mass[key_head * sampled + index] += p;
                     heads.row_far_square[key_head * sampled + index] += p * p;
@@ -147,7 +142,7 @@ fn reference(
             }
         }
     });
-    DeviceSums { heads, row_far_mass: Some(row_mass) }
+    heads
 }
 
 /// Returns the largest relative error above `floor`.
@@ -200,11 +195,11 @@ impl Case {
         &self,
         device: &CudaDevice<D>,
         key_heads: Range<usize>,
-    ) -> Result<DeviceSums, DeviceError> {
+    ) -> Result<HeadSums, DeviceError> {
         device.measure(&WindowRequest {
             shape: &self.shape,
             rules: &self.rules,
-            measure: &StatisticsRequest { distance: self.distance, rows: true },
+            distance: self.distance,
             operands: Operands::Source { source: &self.random, shared: self.random.shared },
             sample: self.sample.as_ref(),
             key_heads,
@@ -241,19 +236,16 @@ impl Case {
     }
 }
 
-fn compare(got: &DeviceSums, want: &DeviceSums, slack: f64, context: &str) {
-    let rows = |sums: &DeviceSums| sums.row_far_mass.clone().expect("asked for");
+fn compare(got: &HeadSums, want: &HeadSums, slack: f64, context: &str) {
     let errors = [
-        (worst(&got.heads.far_mass, &want.heads.far_mass, 1e-9), MASS),
-        (worst(&got.heads.far_square, &want.heads.far_square, 1e-10), SQUARE),
-        (worst(&got.heads.histograms, &want.heads.histograms, 1e-9), ROW),
-        (worst(&rows(got), &rows(want), 1e-9), ROW),
-        (worst(&got.heads.row_far_mass, &want.heads.row_far_mass, 1e-9), ROW),
-        (worst(&got.heads.row_far_square, &want.heads.row_far_square, 1e-10), SQUARE),
+        (worst(&got.far_mass, &want.far_mass, 1e-9), MASS),
+        (worst(&got.far_square, &want.far_square, 1e-10), SQUARE),
+        (worst(&got.histograms, &want.histograms, 1e-9), ROW),
+        (worst(&got.row_far_mass, &want.row_far_mass, 1e-9), ROW),
+        (worst(&got.row_far_square, &want.row_far_square, 1e-10), SQUARE),
     ];
     for (index, (error, tolerance)) in errors.into_iter().enumerate() {
-        let what =
-            ["far mass", "far squares", "histograms", "rows", "sampled", "sampled squares"][index];
+        let what = ["far mass", "far squares", "histograms", "rows", "squares of rows"][index];
         assert!(
             error <= tolerance * slack,
             "{what}: {error:e} beyond {:e}; {context}",
@@ -348,9 +340,9 @@ pub(crate) fn heads_in_any_grouping_give_the_same_bits<D: Driver>(device: &CudaD
     let whole = case.measure(device, 0..3).expect("the device measures it");
     for split in [1, 2] {
         let (a, b) = (case.measure(device, 0..split), case.measure(device, split..3));
-        let (mut a, b) = (a.expect("it fits").heads, b.expect("it fits").heads);
+        let (mut a, b) = (a.expect("it fits"), b.expect("it fits"));
         a.append(&b);
-        assert_eq!(a, whole.heads, "{}", device.kernel().name());
+        assert_eq!(a, whole, "{}", device.kernel().name());
     }
 }
 
@@ -363,7 +355,7 @@ pub(crate) fn a_shared_tail_of_the_keys_changes_no_bit<D: Driver>(device: &CudaD
         let expanded = device.measure(&WindowRequest {
             shape: &shared.shape,
             rules: &shared.rules,
-            measure: &StatisticsRequest { distance: shared.distance, rows: true },
+            distance: shared.distance,
             operands: Operands::Source { source: &shared.random, shared: 0 },
             sample: None,
             key_heads: 0..2,
@@ -391,17 +383,18 @@ pub(crate) fn a_nan_shows_in_the_sums<D: Driver>(device: &CudaDevice<D>) {
     }
     for row in [40, 100] {
         let case = Case::new(130, (1, 1), 32, 30);
+        let all = RowSample { positions: (0..130).collect(), weights: vec![1.0; 130] };
         let sums = device.measure(&WindowRequest {
             shape: &case.shape,
             rules: &case.rules,
-            measure: &StatisticsRequest { distance: 30, rows: true },
+            distance: 30,
             operands: Operands::Source { source: &Broken(case.random, row), shared: 0 },
-            sample: None,
+            sample: Some(&all),
             key_heads: 0..1,
         });
         let sums = sums.expect("it fits");
-        assert!(sums.heads.far_mass[0].is_nan() && sums.heads.far_square[0].is_nan());
-        let rows = sums.row_far_mass.expect("asked for");
+        assert!(sums.far_mass[0].is_nan() && sums.far_square[0].is_nan());
+        let rows = sums.row_far_mass;
         assert!(rows.iter().enumerate().all(|(at, mass)| mass.is_nan() == (at == row)), "{rows:?}");
     }
 }
@@ -467,7 +460,7 @@ impl TableCase {
         let got = device.measure(&WindowRequest {
             shape: &TABLE_SHAPE,
             rules: &rules,
-            measure: &StatisticsRequest { distance: 35, rows: true },
+            distance: 35,
             operands: Operands::Table {
                 ids,
                 rotation: self.rotation.as_ref(),
@@ -478,19 +471,15 @@ impl TableCase {
         });
         let got = got.expect("the device measures it");
         let rope = self.rotation.as_ref().map(|rotation| rotation.table(140));
-        let window =
-            TableWindow::new(table, 288, ids, &TABLE_SHAPE, rope.as_ref()).expect("it fits");
-        let window = match &self.norms {
-            Some(norms) => window.with_head_norms(norms).expect("they fit"),
-            None => window,
-        };
+        let (rope, norms) = (rope.as_ref(), self.norms.as_ref());
+        let window = TableWindow::new(table, 288, ids, &TABLE_SHAPE, rope, norms);
         let rounded = Rounded { source: &window, rules: &rules, kernel, head_dim: 48 };
         let want = reference(&TABLE_SHAPE, &Rounded::rules(&rules), 35, &rounded, None);
         // With norms, the last bit before rounding may differ, which can become a whole bf16 step.
         let slack = if self.norms.is_some() { 200.0 } else { 4.0 };
         compare(&got, &want, slack, &format!("{} {:?}", kernel.name(), self.rotation));
         let exact = reference(&TABLE_SHAPE, &rules, 35, &window, None);
-        let error = worst(&got.heads.far_mass, &exact.heads.far_mass, 0.0);
+        let error = worst(&got.far_mass, &exact.far_mass, 0.0);
         assert!(error < BF16_MASS, "{}: {error:e}", kernel.name());
         error
     }

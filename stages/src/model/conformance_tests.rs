@@ -7,8 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use longsift_kernels::{
-    BlockShares, ElementType, Kernel, StatisticsRequest, TableView, attention_statistics,
-    reference_rows,
+    BlockShares, ElementType, Kernel, TableView, attention_statistics, reference_rows,
 };
 use serde_json::Value;
 
@@ -122,13 +121,13 @@ fn supported(numbers: ElementType) -> impl Iterator<Item = Kernel> {
 /// The kernels see only the specification of the model.
 fn figures(layer: &FirstLayer, kernel: Kernel, ids: &[u32]) -> Figures {
     let tokens = ids.len();
-    let measure = StatisticsRequest { distance: tokens - 3 * (tokens / 4), rows: true };
+    let distance = tokens - 3 * (tokens / 4);
     layer.with_source(kernel, ids, |shape, rules, source| {
-        let sums = attention_statistics(kernel, shape, rules, &measure, source);
+        let sums = attention_statistics(kernel, shape, rules, distance, source);
         Figures {
             strengths: sums.dependency_strength(tokens),
             variances: sums.far_variance(tokens),
-            rows: sums.row_far_mass.unwrap(),
+            rows: sums.row_far_mass,
         }
     })
 }

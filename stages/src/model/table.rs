@@ -253,13 +253,12 @@ impl LayerZeroTable {
     }
 
     fn try_view(&self) -> Result<TableView<'_>, String> {
-        match self.header.precision {
-            Precision::F32 | Precision::Int16 => {
-                self.file.f32_slice(self.rows.clone()).map(TableView::F32)
-            }
-            Precision::Bf16 => self.file.bf16_slice(self.rows.clone()).map(TableView::Bf16),
-        }
-        .map_err(|error| error.to_string())
+        let rows = self.rows.clone();
+        let view = match self.header.precision {
+            Precision::F32 | Precision::Int16 => self.file.numbers(rows).map(TableView::F32),
+            Precision::Bf16 => self.file.numbers(rows).map(TableView::Bf16),
+        };
+        view.ok_or_else(|| "its rows are not aligned".to_owned())
     }
 
     /// Returns an auxiliary tensor, if the model has it.
@@ -268,7 +267,7 @@ impl LayerZeroTable {
         for (name, length) in &self.header.side {
             let end = start + *length as usize * 4;
             if name == aux_name(array) {
-                return self.file.f32_slice(start..end).ok();
+                return self.file.numbers(start..end);
             }
             start = end;
         }

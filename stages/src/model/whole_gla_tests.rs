@@ -5,9 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use half::{bf16, f16};
-use longsift_kernels::{
-    GatedLinearShape, Kernel, STATISTICS_VERSION, reference_gated_linear, reference_product,
-};
+use longsift_kernels::{GatedLinearShape, Kernel, STATISTICS_VERSION, reference_gated_linear};
 use rayon::prelude::*;
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use serde_json::{Value, json};
@@ -16,6 +14,15 @@ use super::conformance_tests::shared;
 use super::folder_tests::{Tiny, digest_of};
 use super::{FORWARD_VERSION, ModelProblem, WholeModel};
 use crate::contract::{ForwardRequest, LossRequest};
+
+/// Computes `x·Wᵀ` in float64. `x`: `[rows, inputs]`, `weights`: `[outputs, inputs]`.
+fn reference_product(x: &[f64], weights: &[f32], inputs: usize) -> Vec<f64> {
+    let output = |row: &[f64], weights: &[f32]| -> f64 {
+        row.iter().zip(weights).map(|(x, weight)| x * f64::from(*weight)).sum()
+    };
+    let rows = x.chunks_exact(inputs);
+    rows.flat_map(|row| weights.chunks_exact(inputs).map(move |w| output(row, w))).collect()
+}
 
 /// A model as plain float64 loops: the definition, token by token.
 struct Reference {

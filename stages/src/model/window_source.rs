@@ -90,12 +90,8 @@ impl WindowParts<'_> {
 
     fn heads(&self) -> TableWindow<'_> {
         let (view, row_width) = (self.table.view(), self.table.row_width());
-        let window = TableWindow::new(view, row_width, self.ids, self.shape, self.rope);
-        let window = window.and_then(|window| match &self.projections.head_norms {
-            Some(norms) => window.with_head_norms(norms),
-            None => Ok(window),
-        });
-        window.expect("ids are below the vocabulary size, and table and rotary table were made for this shape")
+        let norms = self.projections.head_norms();
+        TableWindow::new(view, row_width, self.ids, self.shape, self.rope, norms)
     }
 
     fn latents(&self) -> ProjectedWindow<'_> {

@@ -202,7 +202,7 @@ pub(super) fn attention(
             far_mass: far_mass.clone(),
             far_square: far_square.clone(),
             histogram: Vec::new(),
-            row_far_mass: None,
+            row_far_mass: Vec::new(),
         };
         strengths.push(chosen(layer, &sums.dependency_strength(tokens)));
         variances.push(chosen(layer, &sums.far_variance(tokens)));

@@ -1,6 +1,6 @@
 //! The feed-forward part of a layer: a single perceptron, or a mixture of experts.
 
-use longsift_kernels::{Kernel, PackedWeights, Pointwise, project};
+use longsift_kernels::{Kernel, PackedWeights, Pointwise};
 
 use super::packed::packed;
 use crate::model::decoder::{Activation, FeedForward, Perceptron};
@@ -10,9 +10,8 @@ use crate::model::weights::LayerWeights;
 pub(super) enum FeedForwardWeights {
     Dense(PerceptronWeights),
     Experts {
-        kernel: Kernel,
-        /// `[experts, hidden_size]`
-        router: Vec<f32>,
+        /// To the logits of the experts.
+        router: PackedWeights,
         chosen: usize,
         experts: Vec<PerceptronWeights>,
         hidden: usize,
@@ -66,8 +65,7 @@ impl FeedForwardWeights {
                     }
                 };
                 Self::Experts {
-                    kernel,
-                    router: weights.take(TensorRole::RouterWeight),
+                    router: packed(weights, kernel, TensorRole::ROUTER, hidden),
                     chosen: *chosen as usize,
                     experts: experts.iter().enumerate().map(expert).collect(),
                     hidden,
@@ -80,10 +78,10 @@ impl FeedForwardWeights {
     pub(super) fn apply(&self, rows: &[f32]) -> Vec<f32> {
         match self {
             Self::Dense(part) => part.apply(rows),
-            Self::Experts { kernel, router, chosen, experts, hidden } => {
+            Self::Experts { router, chosen, experts, hidden } => {
                 let count = rows.len() / hidden;
                 let mut logits = vec![0.0; count * experts.len()];
-                project(*kernel, rows, router, None, *hidden, &mut logits);
+                router.apply(rows, &mut logits);
                 let choices: Vec<Vec<(usize, f64)>> =
                     logits.chunks_exact(experts.len()).map(|row| choose(row, *chosen)).collect();
                 let mut out = vec![0.0; rows.len()];
