@@ -1,12 +1,9 @@
 //! The `tojson` filter of chat templates as transformers defines it: Python's `json.dumps`. Jinja's own filter of
 //! that name escapes HTML.
 
-use std::io::{self, Write};
-
 use minijinja::value::{Kwargs, Value};
 use minijinja::{Error, ErrorKind};
-use serde::Serialize;
-use serde_json::ser::{Formatter, Serializer};
+use serde_json::Value as Json;
 
 /// Implements `x | tojson(ensure_ascii=false, indent=none, separators=none, sort_keys=false)`.
 #[expect(clippy::needless_pass_by_value, reason = "filters take their arguments by value")]
@@ -41,14 +38,14 @@ pub(super) fn tojson(
         return Err(Error::new(ErrorKind::InvalidOperation, "expected two texts for `separators`"));
     };
     let is_ascii = ensure_ascii.unwrap_or(false);
-    let layout = JsonLayout { item, key, indent, is_ascii, level: 0, has_entries: false };
+    let layout = JsonLayout { item, key, indent, is_ascii };
     let mut json = serde_json::to_value(value).map_err(wrong)?;
     if sort_keys.unwrap_or(false) {
         json.sort_all_objects();
     }
-    let mut bytes = Vec::new();
-    json.serialize(&mut Serializer::with_formatter(&mut bytes, layout)).map_err(wrong)?;
-    Ok(String::from_utf8(bytes).expect("JSON is UTF-8"))
+    let mut text = String::new();
+    layout.add(&mut text, &json, 0);
+    Ok(text)
 }
 
 /// Python's JSON layout.
@@ -60,115 +57,74 @@ struct JsonLayout {
     /// Indentation of one level; `None` for a single line.
     indent: Option<String>,
     is_ascii: bool,
-    level: usize,
-    /// Whether the current list or object has entries.
-    has_entries: bool,
 }
 
 impl JsonLayout {
-    fn begin(&mut self, bytes: &mut (impl Write + ?Sized), bracket: &str) -> io::Result<()> {
-        self.level += 1;
-        self.has_entries = false;
-        bytes.write_all(bracket.as_bytes())
-    }
-
-    fn end(&mut self, bytes: &mut (impl Write + ?Sized), bracket: &str) -> io::Result<()> {
-        self.level -= 1;
-        if self.has_entries {
-            self.line(bytes)?;
+    fn add(&self, text: &mut String, value: &Json, level: usize) {
+        match value {
+            Json::Null | Json::Bool(_) => text.push_str(&value.to_string()),
+            Json::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
+                Some(float) => text.push_str(&python_float(float)),
+                None => text.push_str(&number.to_string()),
+            },
+            Json::String(_) => self.add_string(text, value),
+            Json::Array(items) => {
+                let items = items.iter().map(|item| (None, item));
+                self.add_entries(text, ('[', ']'), items, level);
+            }
+            Json::Object(entries) => {
+                let entries = entries.iter().map(|(key, item)| (Some(Json::from(&**key)), item));
+                self.add_entries(text, ('{', '}'), entries, level);
+            }
         }
-        bytes.write_all(bracket.as_bytes())
     }
 
-    fn entry(&mut self, bytes: &mut (impl Write + ?Sized), is_first: bool) -> io::Result<()> {
-        if !is_first {
-            bytes.write_all(self.item.as_bytes())?;
+    fn add_entries<'j>(
+        &self,
+        text: &mut String,
+        (open, close): (char, char),
+        entries: impl ExactSizeIterator<Item = (Option<Json>, &'j Json)>,
+        level: usize,
+    ) {
+        let indent = |level| self.indent.iter().map(move |one| format!("\n{}", one.repeat(level)));
+        let is_empty = entries.len() == 0;
+        text.push(open);
+        for (index, (key, value)) in entries.enumerate() {
+            if index > 0 {
+                text.push_str(&self.item);
+            }
+            text.extend(indent(level + 1));
+            if let Some(key) = key {
+                self.add_string(text, &key);
+                text.push_str(&self.key);
+            }
+            self.add(text, value, level + 1);
         }
-        self.line(bytes)
+        if !is_empty {
+            text.extend(indent(level));
+        }
+        text.push(close);
     }
 
-    fn line(&self, bytes: &mut (impl Write + ?Sized)) -> io::Result<()> {
-        match &self.indent {
-            Some(indent) => write!(bytes, "\n{}", indent.repeat(self.level)),
-            None => Ok(()),
+    fn add_string(&self, text: &mut String, string: &Json) {
+        for character in string.to_string().chars() {
+            if !self.is_ascii || matches!(character, ' '..='~') {
+                text.push(character);
+                continue;
+            }
+            let mut units = [0; 2];
+            let units = character.encode_utf16(&mut units).iter();
+            text.extend(units.map(|unit| format!("\\u{unit:04x}")));
         }
     }
 }
 
-impl Formatter for JsonLayout {
-    fn begin_array<W: Write + ?Sized>(&mut self, bytes: &mut W) -> io::Result<()> {
-        self.begin(bytes, "[")
+/// Formats like Python's `repr`: with an exponent of at least two digits below 1e-4 and from 1e16 on.
+fn python_float(number: f64) -> String {
+    if number == 0.0 || (1e-4..1e16).contains(&number.abs()) {
+        return format!("{number:?}");
     }
-
-    fn end_array<W: Write + ?Sized>(&mut self, bytes: &mut W) -> io::Result<()> {
-        self.end(bytes, "]")
-    }
-
-    fn begin_array_value<W: Write + ?Sized>(
-        &mut self,
-        bytes: &mut W,
-        is_first: bool,
-    ) -> io::Result<()> {
-        self.entry(bytes, is_first)
-    }
-
-    fn end_array_value<W: Write + ?Sized>(&mut self, _: &mut W) -> io::Result<()> {
-        self.has_entries = true;
-        Ok(())
-    }
-
-    fn begin_object<W: Write + ?Sized>(&mut self, bytes: &mut W) -> io::Result<()> {
-        self.begin(bytes, "{")
-    }
-
-    fn end_object<W: Write + ?Sized>(&mut self, bytes: &mut W) -> io::Result<()> {
-        self.end(bytes, "}")
-    }
-
-    fn begin_object_key<W: Write + ?Sized>(
-        &mut self,
-        bytes: &mut W,
-        is_first: bool,
-    ) -> io::Result<()> {
-        self.entry(bytes, is_first)
-    }
-
-    fn begin_object_value<W: Write + ?Sized>(&mut self, bytes: &mut W) -> io::Result<()> {
-        bytes.write_all(self.key.as_bytes())
-    }
-
-    fn end_object_value<W: Write + ?Sized>(&mut self, _: &mut W) -> io::Result<()> {
-        self.has_entries = true;
-        Ok(())
-    }
-
-    /// Writes like Python's `repr`: with an exponent of at least two digits below 1e-4 and from 1e16 on.
-    fn write_f64<W: Write + ?Sized>(&mut self, bytes: &mut W, number: f64) -> io::Result<()> {
-        if number == 0.0 || (1e-4..1e16).contains(&number.abs()) {
-            return write!(bytes, "{number:?}");
-        }
-        let text = format!("{number:e}");
-        let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
-        write!(bytes, "{digits}e{:+03}", exponent.parse::<i32>().unwrap_or(0))
-    }
-
-    fn write_string_fragment<W: Write + ?Sized>(
-        &mut self,
-        bytes: &mut W,
-        fragment: &str,
-    ) -> io::Result<()> {
-        if !self.is_ascii {
-            return bytes.write_all(fragment.as_bytes());
-        }
-        for character in fragment.chars() {
-            if matches!(character, ' '..='~') {
-                write!(bytes, "{character}")?;
-                continue;
-            }
-            for unit in character.encode_utf16(&mut [0; 2]) {
-                write!(bytes, "\\u{unit:04x}")?;
-            }
-        }
-        Ok(())
-    }
+    let text = format!("{number:e}");
+    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    format!("{digits}e{:+03}", exponent.parse::<i32>().unwrap_or(0))
 }
