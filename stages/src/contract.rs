@@ -8,7 +8,6 @@ pub mod file_stamp;
 pub mod forward;
 pub mod location;
 pub mod measure;
-pub mod rule;
 pub mod signature;
 
 use std::fs::{self, File, Metadata};
@@ -24,8 +23,27 @@ pub use location::{Address, Location, Scheme};
 pub use measure::{
     AttentionRequest, Evidence, Measure, Needs, Passages, Request, RowError, Window, WindowSample,
 };
-pub use rule::BrokenRule;
 pub use signature::{SIGNATURE_BYTES, Signature};
+
+/// Constraint that the settings of a stage violate and a JSON schema cannot express.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BrokenRule {
+    /// Path of the setting inside the stage: `terms.1.statistic`; empty for the stage itself.
+    pub setting: String,
+    /// The problem, with the values.
+    pub message: String,
+    pub hint: String,
+}
+
+impl BrokenRule {
+    pub fn new(
+        setting: impl Into<String>,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> Self {
+        Self { setting: setting.into(), message: message.into(), hint: hint.into() }
+    }
+}
 
 /// Opens a regular file for reading; refuses files such as pipes, whose reads would block or never end.
 pub(crate) fn open_regular(path: &Path) -> io::Result<(Metadata, File)> {

@@ -95,29 +95,6 @@ pub enum Mask {
     Unmasked,
 }
 
-impl FirstLayerAttention {
-    /// Builds the window of these ids with its far distance and sampled rows.
-    pub fn window(&self, ids: Vec<u32>) -> WindowTokens {
-        let distance = self.distance(ids.len() as u64);
-        let sampled = match self.rows {
-            Rows::All(_) => None,
-            Rows::Sampled(RowsSampled { per_window, seed }) => {
-                SampledRows::draw(&ids, distance as usize, per_window as usize, seed)
-            }
-        };
-        WindowTokens { ids, distance, sampled }
-    }
-
-    /// Returns the far distance `k` in a window of `tokens` tokens.
-    pub fn distance(&self, tokens: u64) -> u64 {
-        match (self.min_distance_tokens, self.min_distance_fraction) {
-            (Some(distance), _) => u64::from(distance),
-            (None, None | Some(Decimal(0.25))) => tokens - 3 * (tokens / 4),
-            (None, Some(fraction)) => fraction.ceil_of(tokens),
-        }
-    }
-}
-
 #[derive(Clone, Debug)]
 pub struct WindowTokens {
     /// Token ids, BOS included: `[tokens]`, each below the vocabulary size.
@@ -391,23 +368,5 @@ impl FirstLayer {
         let alike = self.spec.rope.as_ref()?.same_frequencies_up_to(tokens as u64);
         let longest = self.longest_window.min(usize::try_from(alike).unwrap_or(usize::MAX));
         Some(self.rotary.get(&rotation, tokens, longest, Rotation::table))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_default_distance_is_the_published_one() {
-        let default = FirstLayerAttention::default();
-        assert_eq!(
-            (default.distance(10), default.distance(96), default.distance(257)),
-            (4, 24, 65)
-        );
-        let third = FirstLayerAttention { min_distance_fraction: Some(Decimal(0.3)), ..default };
-        assert_eq!((third.distance(10), third.distance(11)), (3, 4));
-        let tokens = FirstLayerAttention { min_distance_tokens: Some(7), ..default };
-        assert_eq!(tokens.distance(10), 7);
     }
 }

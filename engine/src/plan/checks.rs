@@ -640,7 +640,7 @@ pub(super) fn distance(
         return;
     };
     let window = u64::from(spec.tokenize().window_tokens);
-    let distance = measure.distance(window);
+    let distance = measure.far_distance().in_window(window);
     let layer = model.spec();
     if distance >= window {
         let message = format!(

@@ -298,7 +298,7 @@ fn attention(plan: &Plan, attention: &Attention) -> String {
     };
     format!(
         "windows → statistics: {mask}, far from {} tokens ({rule}), {rows}",
-        count(attention.distance(window))
+        count(attention.far_distance().in_window(window))
     )
 }
 
@@ -474,7 +474,8 @@ fn refusal(refused: &Diagnostic) -> Vec<String> {
 pub fn json(explanation: &PlanExplanation<'_>) -> Value {
     let PlanExplanation { plan, done, sizing, sample } = explanation;
     let window = u64::from(plan.spec.tokenize().window_tokens);
-    let distance = plan.attention.as_ref().map(|attention| attention.measure.distance(window));
+    let distance =
+        plan.attention.as_ref().map(|attention| attention.measure.far_distance().in_window(window));
     json!({
         "pipeline": plan.spec.pipeline.name,
         "settings": plan.spec.resolved_json(),

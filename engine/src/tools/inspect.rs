@@ -148,7 +148,7 @@ fn window(layer: &AttentionSpec, on_card: u64, here: Option<u64>, tokens: u64) -
         let budget = (card as f64 * 1e9 * (1.0 - HEADROOM)) as u64;
         (card, budget.saturating_sub(on_card) / card_bytes)
     };
-    let distance = FirstLayerAttention::default().distance(tokens);
+    let distance = FirstLayerAttention::default().far_distance().in_window(tokens);
     let cpu_bytes = longsift_kernels::window_bytes(Kernel::PortableF32, &shape, threads)
         + rotary
         + layer.source_bytes(tokens);
@@ -293,7 +293,7 @@ impl ModelReport {
     /// Returns a window length within the trained positions whose default far distance the first layer sees.
     fn window_tokens(&self) -> u64 {
         let mut tokens = self.trained_positions.unwrap_or(4_096).min(32_768);
-        let distance = |tokens| FirstLayerAttention::default().distance(tokens);
+        let distance = |tokens| FirstLayerAttention::default().far_distance().in_window(tokens);
         while tokens > 2 && self.layer.distance_problem(distance(tokens)).is_some() {
             tokens /= 2;
         }

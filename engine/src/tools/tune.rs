@@ -65,7 +65,9 @@ pub fn tune(plan: &Plan, seconds: f64, stop: &Stop) -> Result<TuneResult> {
     let mut random = Rng::new(1);
     let mut window = || {
         let vocabulary = layer.spec().vocabulary_size;
-        settings.window((0..tokens).map(|_| (random.next() % vocabulary) as u32).collect())
+        settings
+            .request()
+            .window_tokens((0..tokens).map(|_| (random.next() % vocabulary) as u32).collect())
     };
     let bench = TuneBench { attention, layer: &layer, tokens, stop };
     let all = layer.spec().key_heads as usize;

@@ -206,8 +206,13 @@ impl AttentionRequest {
             );
             return Err(RowError { code: "token_out_of_range", message });
         }
+        Ok(self.window_tokens(ids))
+    }
+
+    /// Like [`AttentionRequest::window`], for ids that are known to be in the vocabulary.
+    pub fn window_tokens(&self, ids: Vec<u32>) -> WindowTokens {
         let (distance, sampled) = (self.distance.in_window(ids.len() as u64), self.rows_of(&ids));
-        Ok(WindowTokens { ids, distance, sampled })
+        WindowTokens { ids, distance, sampled }
     }
 
     /// Returns the rows of a window to measure; `None` for all.

@@ -7,7 +7,7 @@ use crate::contract::{
     AttentionRequest, Column, Evidence, FarDistance, Figures, Kind, Measure, Merge, Needs,
     Orientation, Request, RowError, Value, Window,
 };
-use crate::first_layer_attention::{FirstLayerAttention, WindowStatistics, WindowTokens};
+use crate::first_layer_attention::{FirstLayerAttention, WindowStatistics};
 
 impl FirstLayerAttention {
     /// Returns the minimum distance of a far key.
@@ -91,10 +91,8 @@ impl Measure for FirstLayerAttention {
         let [Evidence::Attention(sums)] = window.evidence else {
             unreachable!("the measure requests only attention")
         };
-        let (ids, distance) = (window.ids.to_vec(), self.distance(window.ids.len() as u64));
-        let sampled = self.request().rows_of(&ids);
-        let statistics =
-            WindowStatistics::new(sums.clone(), &WindowTokens { ids, distance, sampled });
+        let tokens = self.request().window_tokens(window.ids.to_vec());
+        let statistics = WindowStatistics::new(sums.clone(), &tokens);
         all_finite("dependency strength", &statistics.dependency_strength_by_head)?;
         all_finite("far variance", &statistics.far_variance_by_head)?;
         let errors = statistics.standard_errors;
@@ -103,7 +101,7 @@ impl Measure for FirstLayerAttention {
             numbers => Value::Numbers(numbers.to_vec()),
         };
         Ok(Figures(vec![
-            Value::Count(distance),
+            Value::Count(tokens.distance),
             Value::Number(statistics.dependency_strength()),
             Value::Number(statistics.far_variance()),
             Value::number(errors.map(|errors| errors.dependency_strength)),
@@ -154,7 +152,7 @@ mod tests {
 
     /// Checks that each column of a score table has the bits of [`WindowStatistics`].
     fn check(settings: &FirstLayerAttention, sums: &HeadSums) -> Vec<Value> {
-        let window = settings.window((0..TOKENS as u32).collect());
+        let window = settings.request().window_tokens((0..TOKENS as u32).collect());
         let expected = WindowStatistics::new(sums.clone(), &window);
         let values = figures(settings, sums.clone()).unwrap().0;
         let columns = settings.columns();
@@ -218,23 +216,12 @@ mod tests {
     }
 
     #[test]
-    fn the_distance_matches_the_measured_windows() {
+    fn the_distance_is_that_of_the_settings() {
         let settings = |text| serde_json::from_str::<FirstLayerAttention>(text).unwrap();
-        for text in [
-            "{}",
-            r#"{"min_distance_fraction": 0.25}"#,
-            r#"{"min_distance_fraction": 0.3}"#,
-            r#"{"min_distance_tokens": 7}"#,
-        ] {
-            let settings = settings(text);
-            for tokens in 0..300 {
-                assert_eq!(
-                    settings.far_distance().in_window(tokens),
-                    settings.distance(tokens),
-                    "{text}"
-                );
-            }
-        }
+        let in_window = |text, tokens| settings(text).far_distance().in_window(tokens);
+        assert_eq!((in_window("{}", 10), in_window("{}", 257)), (4, 65));
+        assert_eq!(in_window(r#"{"min_distance_fraction": 0.3}"#, 11), 4);
+        assert_eq!(in_window(r#"{"min_distance_tokens": 7}"#, 10), 7);
         assert_eq!(settings("{}").facts(), settings(r#"{"min_distance_fraction": 0.25}"#).facts());
         assert_eq!(settings("{}").min_tokens(), 4);
     }
