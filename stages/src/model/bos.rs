@@ -1,6 +1,5 @@
 //! Finds the id of the token that begins a sequence (BOS).
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -81,10 +80,8 @@ struct TokenizerModel {
 fn id_in_tokenizer(folder: &Path, text: &str) -> Option<u32> {
     let bytes = read_small_file(&folder.join("tokenizer.json"), MAX_TOKENIZER_BYTES).ok()?;
     let tokenizer: TokenizerFile = serde_json::from_slice(&bytes).ok()?;
-    let added: BTreeMap<&str, u32> =
-        tokenizer.added_tokens.iter().map(|token| (token.content.as_str(), token.id)).collect();
-    if let Some(id) = added.get(text) {
-        return Some(*id);
+    if let Some(token) = tokenizer.added_tokens.iter().rfind(|token| token.content == text) {
+        return Some(token.id);
     }
     match tokenizer.model?.vocab? {
         Value::Object(vocabulary) => vocabulary.get(text)?.as_u64()?.try_into().ok(),

@@ -10,7 +10,8 @@ use sha2::{Digest, Sha256};
 use super::checkpoint::ModelFolder;
 use super::problem::ModelProblem;
 use super::row_steps::RowSteps;
-use super::side_weights;
+use super::side::aux_tensors;
+use super::spec::{AttentionSpec, Norm};
 use super::tensors::TensorRole;
 use super::weights::{LayerWeights, TensorReader};
 use crate::contract::hex;
@@ -43,7 +44,7 @@ pub(crate) fn build(
 ) -> Result<BuiltTable, ModelProblem> {
     let spec = model.spec();
     let mut weights = LayerWeights::read(model)?;
-    let aux = side_weights::collect(spec, &mut weights);
+    let aux = aux_arrays(spec, &mut weights);
     let steps = RowSteps::new(spec, kernel, &mut weights);
     let embedding = model.parts().iter().find(|part| part.needed.role == TensorRole::Embedding);
     let mut reader =
@@ -92,4 +93,26 @@ fn read_all(
             return Ok(());
         }
     }
+}
+
+/// Takes the auxiliary tensors from the weights, in the order of [`aux_tensors`]. Missing weights of norms are 1, other missing
+/// numbers 0.
+fn aux_arrays(spec: &AttentionSpec, weights: &mut LayerWeights) -> Vec<Vec<f32>> {
+    let take = |(array, length): (TensorRole, u64)| {
+        let mut numbers = weights.take(array);
+        if array == TensorRole::NormWeight && numbers.is_empty() {
+            // A norm without weights multiplies by 1 for any offset.
+            let offset = match spec.norm {
+                Norm::Rms { offset, .. } | Norm::Layer { offset, .. } => offset,
+                Norm::None => 0.0,
+            };
+            numbers = vec![(1.0 - offset) as f32; length as usize];
+        }
+        let norms =
+            [TensorRole::QueryNormWeight, TensorRole::KeyNormWeight, TensorRole::NormWeight];
+        let absent = if norms.contains(&array) { 1.0 } else { 0.0 };
+        numbers.resize(length as usize, absent);
+        numbers
+    };
+    aux_tensors(spec).into_iter().map(take).collect()
 }

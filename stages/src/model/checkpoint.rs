@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use super::catalogue::Catalogue;
 use super::config::ModelConfig;
 use super::formats::{self, Finder, Method, StorageFormat, StoredMatrix};
-use super::problem::{ModelProblem, with_remedies};
+use super::problem::{ModelProblem, listed, with_remedies};
 use super::shard::WeightShard;
 use super::spec::AttentionSpec;
 use super::stored::{StoredTensor, StoredTensors, WeightSource};
@@ -208,17 +208,11 @@ pub(crate) fn locate_parts(
     // Queries, keys and values may share one tensor.
     missing.dedup();
     if !missing.is_empty() {
-        let more = missing.len().saturating_sub(MAX_LISTED);
-        let named = missing[..missing.len() - more].join("`, `");
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        problems
-            .insert(0, ModelProblem::checkpoint(format!("the checkpoint has no `{named}`{more}")));
+        let message = format!("the checkpoint has no {}", listed(&missing));
+        problems.insert(0, ModelProblem::checkpoint(message));
     }
     if problems.is_empty() { Ok(into_parts(tensors, found)) } else { Err(problems) }
 }
-
-/// Maximum number of missing tensors that a message lists.
-const MAX_LISTED: usize = 6;
 
 /// The location of every required tensor, and the interpretation of `config.json` that fits them.
 pub(crate) struct LocatedModel {

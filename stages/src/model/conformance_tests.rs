@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use longsift_kernels::{
-    BlockShares, ElementType, Kernel, TableView, attention_statistics, reference_rows,
+    BlockShares, ElementType, Kernel, RopeStyle, TableView, attention_statistics, reference_rows,
 };
 use serde_json::Value;
 
@@ -179,7 +179,7 @@ fn is_plain(spec: &AttentionSpec) -> bool {
     let half = spec
         .rope
         .as_ref()
-        .is_some_and(|rope| rope.pairing == Pairing::Half && rope.rotary_dims == spec.head_dim);
+        .is_some_and(|rope| rope.pairing == RopeStyle::Half && rope.rotary_dims == spec.head_dim);
     let after = spec.head_norm.as_ref().is_some_and(|norm| norm.after_rope);
     half && !after
         && !spec.sinks

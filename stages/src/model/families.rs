@@ -1,12 +1,9 @@
-//! The model families, one file or one row of a table each: from `config.json` to the specification of the first layer.
+//! The model families, alike ones in one file and each in a row of a table: from `config.json` to the specification of
+//! the first layer.
 //!
 //! An unknown family is refused; nothing is guessed from tensor names.
 
 mod alibi;
-mod attention_span;
-mod baichuan;
-mod bloom;
-mod chatglm;
 mod cohere;
 mod deepseek;
 mod falcon;
@@ -17,25 +14,16 @@ mod glm;
 mod gpt2;
 mod gpt_neox;
 mod gpt_oss;
-mod gptj;
-mod granite;
-mod hunyuan;
-mod internlm;
 mod llama;
 mod llama4;
 mod llama_like;
 mod mistral;
-mod mixtral;
-mod mpt;
 mod olmo;
 mod opt;
 mod phi;
 mod qwen;
-mod qwen2;
-mod qwen3;
 mod rest;
 mod sizes;
-mod smollm3;
 mod stablelm;
 mod starcoder2;
 mod without_attention;
@@ -72,9 +60,9 @@ type Family = (&'static str, FirstLayer, Support, Option<DecoderBuilder>);
 
 /// Families by `model_type`. Those without a decoder are supported for their first layer only.
 const FAMILIES: [Family; 61] = [
-    ("baichuan", Own(baichuan::first_layer), Unverified, None),
-    ("bloom", Own(bloom::first_layer), Verified, None),
-    ("chatglm", Own(chatglm::first_layer), Unverified, None),
+    ("baichuan", Own(alibi::baichuan), Unverified, None),
+    ("bloom", Own(alibi::bloom), Verified, None),
+    ("chatglm", Own(glm::chatglm), Unverified, None),
     ("cohere", Own(cohere::cohere), Verified, Some(cohere::cohere_decoder)),
     ("cohere2", Own(cohere::cohere2), Verified, None),
     ("deepseek", Like(LLAMA), Unverified, None),
@@ -95,24 +83,24 @@ const FAMILIES: [Family; 61] = [
     ("gpt_neo", Own(gpt2::gpt_neo), Verified, None),
     ("gpt_neox", Own(gpt_neox::gpt_neox), Verified, Some(gpt_neox::gpt_neox_decoder)),
     ("gpt_oss", Own(gpt_oss::first_layer), Verified, None),
-    ("gptj", Own(gptj::first_layer), Verified, None),
-    ("granite", Own(granite::first_layer), Verified, Some(granite::decoder)),
-    ("granitemoe", Own(granite::first_layer), Verified, None),
-    ("granitemoeshared", Own(granite::first_layer), Verified, None),
-    ("hunyuan_v1_dense", Own(hunyuan::first_layer), Verified, None),
-    ("hunyuan_v1_moe", Own(hunyuan::first_layer), Verified, None),
-    ("internlm", Like(internlm::INTERNLM), Unverified, None),
-    ("internlm2", Own(internlm::internlm2), Unverified, None),
-    ("internlm3", Own(internlm::internlm3), Verified, None),
+    ("gptj", Own(gpt2::gptj), Verified, None),
+    ("granite", Own(llama::granite), Verified, Some(llama::granite_decoder)),
+    ("granitemoe", Own(llama::granite), Verified, None),
+    ("granitemoeshared", Own(llama::granite), Verified, None),
+    ("hunyuan_v1_dense", Own(llama::hunyuan), Verified, None),
+    ("hunyuan_v1_moe", Own(llama::hunyuan), Verified, None),
+    ("internlm", Like(llama::INTERNLM), Unverified, None),
+    ("internlm2", Own(llama::internlm2), Unverified, None),
+    ("internlm3", Own(llama::internlm3), Verified, None),
     ("kimi_k2", Own(deepseek::v3), Unverified, None),
     ("llama", Like(LLAMA), Verified, Some(llama::decoder)),
-    ("llama4_text", Own(llama4::first_layer), Verified, None),
+    ("llama4_text", Own(llama4::llama4), Verified, None),
     ("minicpm3", Own(deepseek::minicpm3), Verified, None),
     ("ministral", Own(mistral::ministral), Verified, None),
     ("ministral3", Own(mistral::ministral3), Verified, None),
     ("mistral", Own(mistral::first_layer), Verified, Some(rest::plain_llama_decoder)),
-    ("mixtral", Own(mixtral::first_layer), Verified, Some(mixtral::decoder)),
-    ("mpt", Own(mpt::first_layer), Verified, None),
+    ("mixtral", Own(mistral::mixtral), Verified, Some(mistral::mixtral_decoder)),
+    ("mpt", Own(alibi::mpt), Verified, None),
     ("nemotron", Like(llama::NEMOTRON), Verified, None),
     ("olmo", Own(olmo::olmo), Verified, Some(olmo::olmo_decoder)),
     ("olmo2", Own(olmo::olmo2), Verified, Some(olmo::olmo2_decoder)),
@@ -122,15 +110,15 @@ const FAMILIES: [Family; 61] = [
     ("persimmon", Own(gpt_neox::persimmon), Verified, None),
     ("phi", Own(phi::phi), Verified, Some(phi::phi_decoder)),
     ("phi3", Own(phi::phi3), Verified, Some(rest::fused_gate_decoder)),
-    ("qwen", Own(qwen::first_layer), Unverified, None),
-    ("qwen2", Own(qwen2::first_layer), Verified, Some(rest::plain_llama_decoder)),
-    ("qwen2_moe", Own(qwen2::moe), Verified, None),
-    ("qwen3", Own(qwen3::dense), Verified, Some(rest::attention_bias_decoder)),
-    ("qwen3_moe", Own(qwen3::moe), Verified, None),
+    ("qwen", Own(qwen::qwen), Unverified, None),
+    ("qwen2", Own(qwen::qwen2), Verified, Some(rest::plain_llama_decoder)),
+    ("qwen2_moe", Own(qwen::qwen2_moe), Verified, None),
+    ("qwen3", Own(qwen::qwen3), Verified, Some(rest::attention_bias_decoder)),
+    ("qwen3_moe", Own(qwen::qwen3_moe), Verified, None),
     ("RefinedWeb", Own(falcon::first_layer), Unverified, None),
     ("RefinedWebModel", Own(falcon::first_layer), Unverified, None),
     ("seed_oss", Like(llama::SEED_OSS), Verified, Some(llama::seed_oss_decoder)),
-    ("smollm3", Own(smollm3::first_layer), Verified, Some(smollm3::decoder)),
+    ("smollm3", Own(llama4::smollm3), Verified, Some(llama4::smollm3_decoder)),
     ("stablelm", Own(stablelm::first_layer), Verified, Some(stablelm::decoder)),
     ("starcoder2", Own(starcoder2::first_layer), Verified, Some(starcoder2::decoder)),
 ];

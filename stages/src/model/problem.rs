@@ -94,6 +94,16 @@ impl ModelProblem {
     }
 }
 
+/// Lists the first six names of a message, and the number of the others.
+pub(crate) fn listed<T: AsRef<str>>(names: &[T]) -> String {
+    const MAX_LISTED: usize = 6;
+    let shown: Vec<&str> = names.iter().take(MAX_LISTED).map(T::as_ref).collect();
+    match names.len() - shown.len() {
+        0 => format!("`{}`", shown.join("`, `")),
+        more => format!("`{}` and {more} more", shown.join("`, `")),
+    }
+}
+
 /// Adds default hints to problems without a hint: `of_checkpoint` for a checkpoint, choosing another model for an
 /// unsupported one.
 pub(crate) fn with_remedies(problems: Vec<ModelProblem>, of_checkpoint: &str) -> Vec<ModelProblem> {

@@ -15,8 +15,7 @@ use super::checkpoint::locate;
 use super::config::ModelConfig;
 use super::formats;
 use super::problem::ModelProblem;
-use super::remote_weights::RemoteWeights;
-use super::shard::WeightShard;
+use super::shard::{RemoteWeights, WeightShard};
 use super::stored::{StoredTensor, StoredTensors, WeightSource};
 
 /// Name of a reduced `model.safetensors`: a folder with the original name would have no index.

@@ -13,32 +13,13 @@ use serde::Serialize;
 /// Rotary embedding of the first layer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RopeSpec {
-    pub pairing: Pairing,
+    pub pairing: RopeStyle,
     /// Number of dimensions of each head that rotate, even; the others are unchanged.
     pub rotary_dims: u64,
     /// Base frequency.
     pub theta: f64,
     /// Scaling of the frequencies for long windows.
     pub scaling: RopeScaling,
-}
-
-/// Dimensions that form a rotating pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Pairing {
-    /// Dimension `d` with `d + rotary_dims / 2` (Llama, GPT-NeoX).
-    Half,
-    /// Dimension `2d` with `2d + 1` (GPT-J, the original paper).
-    Interleaved,
-}
-
-impl From<Pairing> for RopeStyle {
-    fn from(pairing: Pairing) -> Self {
-        match pairing {
-            Pairing::Half => Self::Half,
-            Pairing::Interleaved => Self::Interleaved,
-        }
-    }
 }
 
 /// Scaling of the frequencies for windows longer than the original training length.
@@ -105,32 +86,26 @@ pub enum RopeScaling {
 impl RopeSpec {
     /// Returns the inverse frequencies for a window of `tokens` tokens, `[rotary_dims / 2]`, in radians per position.
     pub fn inverse_frequencies(&self, tokens: u64) -> Vec<f32> {
-        match &self.scaling {
-            RopeScaling::LongRope { short_factors, long_factors, original_positions, .. } => {
-                let factors =
-                    if tokens > *original_positions { long_factors } else { short_factors };
-                long_rope(self.theta as f32, self.rotary_dims, factors)
+        let (base, dims) = (self.theta as f32, self.rotary_dims);
+        match self.scaling {
+            RopeScaling::LongRope {
+                ref short_factors,
+                ref long_factors,
+                original_positions,
+                ..
+            } => {
+                let is_long = tokens > original_positions;
+                long_rope(base, dims, if is_long { long_factors } else { short_factors })
             }
-            scaling => self.plain_frequencies(scaling, tokens),
-        }
-    }
-
-    fn plain_frequencies(&self, scaling: &RopeScaling, tokens: u64) -> Vec<f32> {
-        match *scaling {
-            RopeScaling::LongRope { .. } => Vec::new(),
-            RopeScaling::Stepped { trained } => unscaled(
-                stepped_base(self.theta, self.rotary_dims, trained, tokens),
-                self.rotary_dims,
-            ),
-            RopeScaling::Default => unscaled(self.theta as f32, self.rotary_dims),
-            RopeScaling::Linear { factor } => unscaled(self.theta as f32, self.rotary_dims)
-                .into_iter()
-                .map(|f| f / factor as f32)
-                .collect(),
+            RopeScaling::Stepped { trained } => {
+                unscaled(stepped_base(self.theta, dims, trained, tokens), dims)
+            }
+            RopeScaling::Default => unscaled(base, dims),
+            RopeScaling::Linear { factor } => {
+                unscaled(base, dims).into_iter().map(|f| f / factor as f32).collect()
+            }
             RopeScaling::Dynamic { factor, max_positions } => {
-                let base =
-                    dynamic_base(self.theta, self.rotary_dims, factor, max_positions, tokens);
-                unscaled(base, self.rotary_dims)
+                unscaled(dynamic_base(self.theta, dims, factor, max_positions, tokens), dims)
             }
             RopeScaling::Yarn {
                 factor,
@@ -146,7 +121,7 @@ impl RopeSpec {
                 if truncate {
                     (low, high) = (low.floor(), high.ceil());
                 }
-                yarn(self.theta as f32, self.rotary_dims, factor as f32, low.max(0.0), high)
+                yarn(base, dims, factor as f32, low.max(0.0), high)
             }
             RopeScaling::Llama3 {
                 factor,
@@ -155,12 +130,10 @@ impl RopeSpec {
                 original_positions,
             } => {
                 let context = original_positions as f64;
-                unscaled(self.theta as f32, self.rotary_dims)
-                    .into_iter()
-                    .map(|frequency| {
-                        llama3(frequency, factor, low_freq_factor, high_freq_factor, context)
-                    })
-                    .collect()
+                let scaled = |frequency| {
+                    llama3(frequency, factor, low_freq_factor, high_freq_factor, context)
+                };
+                unscaled(base, dims).into_iter().map(scaled).collect()
             }
         }
     }
@@ -168,7 +141,7 @@ impl RopeSpec {
     /// Returns the parameters of the rotation of a window of `tokens` tokens.
     pub(crate) fn rotation(&self, tokens: usize) -> Rotation {
         Rotation {
-            style: self.pairing.into(),
+            style: self.pairing,
             inverse_frequencies: self.inverse_frequencies(tokens as u64),
             attention_factor: self.attention_factor(),
         }
@@ -298,7 +271,7 @@ mod tests {
     use super::*;
 
     fn rope(scaling: RopeScaling) -> RopeSpec {
-        RopeSpec { pairing: Pairing::Half, rotary_dims: 128, theta: 500_000.0, scaling }
+        RopeSpec { pairing: RopeStyle::Half, rotary_dims: 128, theta: 500_000.0, scaling }
     }
 
     const LLAMA_3_1: RopeScaling = RopeScaling::Llama3 {
@@ -464,7 +437,7 @@ mod tests {
                     attention_factor: 1.0,
                 },
             ] {
-                let spec = RopeSpec { pairing: Pairing::Half, rotary_dims: 2 * pairs, theta, scaling };
+                let spec = RopeSpec { pairing: RopeStyle::Half, rotary_dims: 2 * pairs, theta, scaling };
                 let frequencies = spec.inverse_frequencies(tokens);
                 prop_assert_eq!(frequencies.len() as u64, pairs);
                 prop_assert!(frequencies.iter().all(|f| f.is_finite() && *f > 0.0 && *f <= 1.0), "{spec:?} {frequencies:?}");

@@ -1,16 +1,18 @@
 //! Reads the rotary embedding from `config.json`, in the old style (`rope_theta`, `rope_scaling`) or the new one
 //! (`rope_parameters`).
 
+use longsift_kernels::RopeStyle;
+
 use super::fields::Fields;
 use super::problem::ModelProblem;
-use super::rope::{Pairing, RopeScaling, RopeSpec, yarn_attention_factor};
+use super::rope::{RopeScaling, RopeSpec, yarn_attention_factor};
 
 const KNOWN_TYPES: &str = "default, linear, dynamic, yarn, llama3, longrope";
 const MAX_POSITIONS: u64 = 1 << 32;
 
 /// Properties of a family's rotary embedding.
 pub(crate) struct RopeDefaults {
-    pub(crate) pairing: Pairing,
+    pub(crate) pairing: RopeStyle,
     /// Default of the base frequency, from the family's configuration class.
     pub(crate) theta: f64,
     /// Number of dimensions of each head that rotate.
@@ -25,7 +27,12 @@ pub(crate) struct RopeDefaults {
 
 impl RopeDefaults {
     /// Creates the properties of a family without special scaling.
-    pub(crate) fn new(pairing: Pairing, theta: f64, rotary_dims: u64, max_positions: u64) -> Self {
+    pub(crate) fn new(
+        pairing: RopeStyle,
+        theta: f64,
+        rotary_dims: u64,
+        max_positions: u64,
+    ) -> Self {
         Self { pairing, theta, rotary_dims, max_positions, original_positions: None, alpha: false }
     }
 }
@@ -214,7 +221,7 @@ mod tests {
         let problems = RefCell::new(Vec::new());
         let fields = Fields::new(config.as_object().unwrap(), "config.json", &problems);
         let defaults = RopeDefaults {
-            pairing: Pairing::Half,
+            pairing: RopeStyle::Half,
             theta: 1e4,
             rotary_dims: 64,
             max_positions: 4096,

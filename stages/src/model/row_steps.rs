@@ -5,82 +5,50 @@ use std::ops::Range;
 use longsift_kernels::{Kernel, PackedWeights};
 use rayon::prelude::*;
 
-use super::norms::{GroupNorm, RowNorm};
+use super::norms::RowNorm;
 use super::spec::{AttentionSpec, Norm, NormScope, RowContent};
 use super::tensors::{Roles, TensorRole};
 use super::weights::LayerWeights;
 
 /// All steps of one model, with their weights.
 pub(crate) struct RowSteps {
-    embedding_width: usize,
+    input: EmbeddingInput,
     hidden_size: usize,
-    multiplier: Option<f64>,
-    embedding_norm: RowNorm,
-    embedding_projection: Option<PackedWeights>,
     norm: RowNorm,
     /// Projection to the table's rows; `None` if these are the embeddings.
     projection: Option<PackedWeights>,
     clip: Option<f32>,
-    /// Norms over ranges of a row.
-    slice_norms: Vec<(Range<usize>, GroupNorm)>,
+    /// Norms over parts of ranges of a row, with the width of a part.
+    slice_norms: Vec<(Range<usize>, usize, RowNorm)>,
 }
 
 impl RowSteps {
     pub(crate) fn new(spec: &AttentionSpec, kernel: Kernel, weights: &mut LayerWeights) -> Self {
         let hidden_size = spec.hidden_size as usize;
-        let embedding_width = spec.embedding_width() as usize;
         let projected = spec.row_content() != RowContent::Embedding;
-        let embedding_norm =
-            RowNorm::take(&spec.embedding.norm, weights, TensorRole::EMBEDDING_NORM);
+        let input = EmbeddingInput::new(spec, kernel, weights);
         let norm = if projected { &spec.norm } else { &Norm::None };
         let norm = RowNorm::take(norm, weights, TensorRole::NORM);
-        let pack = |weight: Vec<f32>, bias: Vec<f32>, inputs| {
-            let bias = (!bias.is_empty()).then_some(bias.as_slice());
-            PackedWeights::new(kernel, &weight, bias, inputs)
-        };
-        let embedding_projection = spec.embedding.width.map(|width| {
-            pack(weights.take(TensorRole::EmbeddingProjection), Vec::new(), width as usize)
-        });
         let slice_norms = slice_norms(spec, weights);
         let projection = projected.then(|| {
             let (query, key) = first_projections(spec);
             let (weight, bias) = weights.joined(query, key, hidden_size);
-            pack(weight, bias, hidden_size)
+            let bias = (!bias.is_empty()).then_some(bias.as_slice());
+            PackedWeights::new(kernel, &weight, bias, hidden_size)
         });
-        Self {
-            embedding_width,
-            hidden_size,
-            multiplier: spec.embedding.multiplier,
-            embedding_norm,
-            embedding_projection,
-            norm,
-            projection,
-            clip: spec.clip.map(|clip| clip as f32),
-            slice_norms,
-        }
+        let clip = spec.clip.map(|clip| clip as f32);
+        Self { input, hidden_size, norm, projection, clip, slice_norms }
     }
 
     /// Computes the table's rows from embeddings `[rows, embedding_width]`.
-    pub(crate) fn apply(&self, mut rows: Vec<f32>) -> Vec<f32> {
-        let count = rows.len() / self.embedding_width;
-        if let Some(multiplier) = self.multiplier {
-            for x in &mut rows {
-                *x = (f64::from(*x) * multiplier) as f32;
-            }
-        }
-        let width = self.embedding_width;
-        rows.par_chunks_exact_mut(width).for_each(|row| self.embedding_norm.apply(width, row));
-        if let Some(projection) = &self.embedding_projection {
-            let mut projected = vec![0.0; count * self.hidden_size];
-            projection.apply(&rows, &mut projected);
-            rows = projected;
-        }
+    pub(crate) fn apply(&self, embeddings: Vec<f32>) -> Vec<f32> {
+        let mut rows = self.input.apply(embeddings);
         let Some(projection) = &self.projection else {
             return rows;
         };
         let width = self.hidden_size;
         rows.par_chunks_exact_mut(width).for_each(|row| self.norm.apply(width, row));
-        let mut table = vec![0.0; count * projection.outputs()];
+        let mut table = vec![0.0; rows.len() / width * projection.outputs()];
         projection.apply(&rows, &mut table);
         if let Some(clip) = self.clip {
             for x in &mut table {
@@ -90,10 +58,44 @@ impl RowSteps {
         if !self.slice_norms.is_empty() {
             table.par_chunks_exact_mut(projection.outputs()).for_each(|row| {
                 let norms = self.slice_norms.iter();
-                norms.for_each(|(range, norm)| norm.apply(&mut row[range.clone()]));
+                norms.for_each(|(range, part, norm)| norm.apply(*part, &mut row[range.clone()]));
             });
         }
         table
+    }
+}
+
+/// Steps from stored embeddings to the input of the first layer, without positions.
+pub(crate) struct EmbeddingInput {
+    width: usize,
+    hidden_size: usize,
+    multiplier: Option<f64>,
+    norm: RowNorm,
+    projection: Option<PackedWeights>,
+}
+
+impl EmbeddingInput {
+    pub(crate) fn new(spec: &AttentionSpec, kernel: Kernel, weights: &mut LayerWeights) -> Self {
+        let (width, hidden_size) = (spec.embedding_width() as usize, spec.hidden_size as usize);
+        let norm = RowNorm::take(&spec.embedding.norm, weights, TensorRole::EMBEDDING_NORM);
+        let projection = weights.take(TensorRole::EmbeddingProjection);
+        let projection =
+            spec.embedding.width.map(|_| PackedWeights::new(kernel, &projection, None, width));
+        Self { width, hidden_size, multiplier: spec.embedding.multiplier, norm, projection }
+    }
+
+    /// Computes `[rows, hidden_size]` from embeddings `[rows, embedding_width]`.
+    pub(crate) fn apply(&self, mut rows: Vec<f32>) -> Vec<f32> {
+        if let Some(multiplier) = self.multiplier {
+            for x in &mut rows {
+                *x = (f64::from(*x) * multiplier) as f32;
+            }
+        }
+        rows.par_chunks_exact_mut(self.width).for_each(|row| self.norm.apply(self.width, row));
+        let Some(projection) = &self.projection else { return rows };
+        let mut projected = vec![0.0; rows.len() / self.width * self.hidden_size];
+        projection.apply(&rows, &mut projected);
+        projected
     }
 }
 
@@ -106,13 +108,16 @@ fn first_projections(spec: &AttentionSpec) -> (Roles, Roles) {
     }
 }
 
-fn slice_norms(spec: &AttentionSpec, weights: &mut LayerWeights) -> Vec<(Range<usize>, GroupNorm)> {
+fn slice_norms(
+    spec: &AttentionSpec,
+    weights: &mut LayerWeights,
+) -> Vec<(Range<usize>, usize, RowNorm)> {
     if let Some(latent) = &spec.latent {
         let query = spec.latent_query_width(latent) as usize;
         let key = query..query + latent.key_rank as usize;
         let mut norm = |range: Range<usize>, role| {
-            let (norm, group) = (Norm::Rms { eps: latent.eps, offset: 0.0 }, range.len());
-            (range, GroupNorm { norm, group, weight: weights.take(role), bias: Vec::new() })
+            let (norm, part) = (Norm::Rms { eps: latent.eps, offset: 0.0 }, range.len());
+            (range, part, RowNorm { norm, weight: weights.take(role), bias: Vec::new() })
         };
         let key = norm(key, TensorRole::KeyDownNorm);
         let query = latent.query_rank.map(|_| norm(0..query, TensorRole::QueryDownNorm));
@@ -125,8 +130,8 @@ fn slice_norms(spec: &AttentionSpec, weights: &mut LayerWeights) -> Vec<(Range<u
     let queries = spec.query_heads as usize * head_dim;
     let row = queries + spec.key_heads as usize * head_dim;
     let mut norm = |range: Range<usize>, roles| {
-        let group = if head_norm.over == NormScope::AllHeads { range.len() } else { head_dim };
-        (range, GroupNorm::take(&head_norm.norm, group, weights, roles))
+        let part = if head_norm.over == NormScope::AllHeads { range.len() } else { head_dim };
+        (range, part, RowNorm::take(&head_norm.norm, weights, roles))
     };
     vec![norm(0..queries, TensorRole::QUERY_NORM), norm(queries..row, TensorRole::KEY_NORM)]
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -13,7 +14,6 @@ use super::entry::{StoredType, TensorEntry};
 use super::folder_files::is_gguf_file;
 use super::gguf;
 use super::problem::ModelProblem;
-use super::remote_weights::RemoteWeights;
 use crate::contract::{FileStamp, SIGNATURE_BYTES, hex, open_regular};
 
 /// Bytes of the header's length, which precedes it.
@@ -22,6 +22,13 @@ const LENGTH_BYTES: u64 = 8;
 /// decoded, a tensor takes about 600 bytes.
 const MAX_HEADER_BYTES: u64 = 24 << 20;
 const MAX_TENSORS: usize = 1 << 17;
+
+/// Remote weight files that are read by byte ranges.
+pub trait RemoteWeights {
+    fn length(&self, file: &str) -> Result<u64, ModelProblem>;
+    /// Reads exactly these bytes of a file.
+    fn read(&self, file: &str, bytes: Range<u64>) -> Result<Vec<u8>, ModelProblem>;
+}
 
 /// A weights file with a valid header. Symbolic links are followed: the Hugging Face cache consists of links.
 #[derive(Clone, Debug)]

@@ -1,6 +1,5 @@
 //! Auxiliary tensors in a table file, next to its rows.
 
-use super::norm::normalise;
 use super::spec::{AttentionSpec, Norm};
 use super::tensors::TensorRole;
 
@@ -69,21 +68,4 @@ pub(crate) fn packed_bytes(spec: &AttentionSpec) -> u64 {
         .filter(|array| projections(array))
         .map(|(_, numbers)| 4 * numbers)
         .sum()
-}
-
-/// Computes the hidden states of a window before the projections, `[tokens, hidden_size]`: embedding + position,
-/// normalised.
-pub(crate) fn hidden_states(
-    norm: &Norm,
-    (weight, bias): (&[f32], &[f32]),
-    positions: &[f32],
-    mut embeddings: Vec<f32>,
-    hidden_size: usize,
-) -> Vec<f32> {
-    let rows = embeddings.chunks_exact_mut(hidden_size).zip(positions.chunks_exact(hidden_size));
-    for (row, position) in rows {
-        row.iter_mut().zip(position).for_each(|(x, position)| *x += position);
-        normalise(norm, weight, bias, row);
-    }
-    embeddings
 }

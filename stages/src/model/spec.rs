@@ -340,7 +340,8 @@ pub(crate) struct Sizes {
 
 #[cfg(test)]
 mod tests {
-    use super::super::rope::Pairing;
+    use longsift_kernels::RopeStyle;
+
     use super::*;
 
     const SIZES: Sizes = Sizes {
@@ -354,7 +355,7 @@ mod tests {
     };
 
     fn spec(window: Option<u64>, scaling: RopeScaling) -> AttentionSpec {
-        let rope = RopeSpec { pairing: Pairing::Half, rotary_dims: 16, theta: 1e4, scaling };
+        let rope = RopeSpec { pairing: RopeStyle::Half, rotary_dims: 16, theta: 1e4, scaling };
         AttentionSpec {
             window,
             rope: Some(rope),

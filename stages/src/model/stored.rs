@@ -9,8 +9,7 @@ use safetensors::Dtype;
 use super::catalogue::Catalogue;
 use super::entry::{StoredType, TensorEntry};
 use super::problem::ModelProblem;
-use super::remote_weights::RemoteWeights;
-use super::shard::WeightShard;
+use super::shard::{RemoteWeights, WeightShard};
 
 #[derive(Clone, Debug)]
 pub(crate) struct StoredTensor {

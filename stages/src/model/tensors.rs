@@ -19,22 +19,10 @@ pub(crate) struct LayerZeroTensors {
     pub(crate) norm_bias: Option<String>,
     pub(crate) query: Projection,
     pub(crate) key: Projection,
-    pub(crate) more: Vec<WholeTensor>,
+    pub(crate) more: Vec<NeededTensor>,
     /// A key that is missing in config.json although it determines the tensors. If the tensors of its default are
     /// missing, the checkpoint is read as if the key were `null`.
     pub(crate) absent_key: Option<&'static str>,
-}
-
-/// A tensor whose rows from `first` on are read.
-#[derive(Clone, Debug)]
-pub(crate) struct WholeTensor {
-    pub(crate) role: TensorRole,
-    /// Name without a prefix.
-    pub(crate) name: String,
-    /// One or two sizes.
-    pub(crate) shape: Vec<u64>,
-    /// Number of leading rows that are skipped.
-    pub(crate) first: u64,
 }
 
 /// Rows of a projection `[outputs, inputs]`: a whole tensor, or parts of a fused one.
@@ -279,36 +267,22 @@ impl NeededTensor {
 
 impl LayerZeroTensors {
     pub(crate) fn need(&mut self, role: TensorRole, name: &str, shape: &[u64]) {
-        let shape = shape.to_vec();
-        self.more.push(WholeTensor { role, name: name.to_owned(), shape, first: 0 });
+        self.more.push(NeededTensor::whole(role, name.to_owned(), shape.to_vec()));
     }
 
     pub(crate) fn needed(&self, spec: &AttentionSpec) -> Vec<NeededTensor> {
         let hidden = spec.hidden_size;
-        let mut needed = Vec::new();
-        let whole = |role, name: &String, shape: &[u64], first: u64| NeededTensor {
-            role,
-            name: name.clone(),
-            shape: shape.to_vec(),
-            rows: std::iter::once(first..shape[0].max(first)).collect(),
-            columns: None,
-        };
-        let norm =
+        let norms =
             [(TensorRole::NormWeight, &self.norm_weight), (TensorRole::NormBias, &self.norm_bias)];
-        needed.extend(
-            norm.iter().filter_map(|(role, name)| {
-                name.as_ref().map(|name| whole(*role, name, &[hidden], 0))
-            }),
-        );
+        let norms = norms.into_iter().filter_map(|(role, name)| {
+            Some(NeededTensor::whole(role, name.clone()?, vec![hidden]))
+        });
+        let mut needed: Vec<NeededTensor> = norms.collect();
         needed.extend(self.query.needed(hidden, TensorRole::QUERY));
         needed.extend(self.key.needed(hidden, TensorRole::KEY));
-        needed.extend(
-            self.more
-                .iter()
-                .map(|tensor| whole(tensor.role, &tensor.name, &tensor.shape, tensor.first)),
-        );
-        let embedding = [spec.vocabulary_size, spec.embedding_width()];
-        needed.push(whole(TensorRole::Embedding, &self.embedding, &embedding, 0));
+        needed.extend(self.more.iter().cloned());
+        let shape = vec![spec.vocabulary_size, spec.embedding_width()];
+        needed.push(NeededTensor::whole(TensorRole::Embedding, self.embedding.clone(), shape));
         needed
     }
 }

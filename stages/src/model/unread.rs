@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use super::config::ModelConfig;
-use super::problem::ModelProblem;
+use super::problem::{ModelProblem, listed};
 use super::stored::StoredTensors;
 
 /// Part of a model that is read.
@@ -18,9 +18,6 @@ pub(crate) enum ReadScope {
     /// `count` layers, and the head (`above`) if these are all.
     Layers { count: u64, above: bool },
 }
-
-/// Maximum number of unread tensors that a message lists.
-const MAX_LISTED: usize = 6;
 
 /// Name parts of a layer's modules outside attention, which are computed after its queries and keys.
 const AFTER_ATTENTION: [&str; 18] = [
@@ -118,17 +115,12 @@ pub(crate) fn check(
         let names = TensorNames::new(config, &used);
         unused.filter(|name| names.changes(name, &stems, reads)).collect()
     };
-    let (first, rest) = unread.split_first()?;
-    let listed = rest
-        .iter()
-        .take(MAX_LISTED - 1)
-        .fold(format!("`{first}`"), |all, name| format!("{all}, `{name}`"));
-    let more = match unread.len().saturating_sub(MAX_LISTED) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
+    if unread.is_empty() {
+        return None;
+    }
     let message = format!(
-        "the checkpoint has {listed}{more}, which a `{}` model with this config.json does not use: scores would ignore it",
+        "the checkpoint has {}, which a `{}` model with this config.json does not use: scores would ignore it",
+        listed(&unread),
         config.spec().model_type
     );
     Some(ModelProblem::checkpoint(message).with_hint(

@@ -8,11 +8,10 @@ mod backend;
 #[cfg(feature = "candle")]
 mod candle;
 mod candle_memory;
-mod chosen;
 mod cpu;
 mod dispatch;
 mod embedding;
-mod figures;
+mod feed_forward;
 mod forward;
 mod identity;
 mod layer_blocks;
@@ -24,11 +23,9 @@ mod pass;
 mod ropes;
 mod sequences;
 
-pub use chosen::BackendName;
 pub use dispatch::has_gpu;
-pub use figures::ForwardOutput;
-pub use forward::FORWARD_VERSION;
-pub use located::WholeModel;
+pub use forward::{FORWARD_VERSION, ForwardOutput};
+pub use located::{BackendName, WholeModel};
 pub use memory::ForwardMemory;
 pub use operations::ForwardOperations;
 pub use sequences::{ShortWindow, short_stride, short_windows};

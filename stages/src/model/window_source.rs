@@ -5,7 +5,7 @@ use longsift_kernels::{
     QueryKeySource, Rope, TableWindow, WindowRows,
 };
 
-use super::side::hidden_states;
+use super::norms::RowNorm;
 use super::spec::{AttentionSpec, Norm, RowContent};
 use super::table::LayerZeroTable;
 use super::tensors::{Roles, TensorRole};
@@ -132,17 +132,20 @@ impl WindowParts<'_> {
     /// Computes embedding + position, normalised, `[tokens, hidden_size]`.
     fn hidden_states(&self) -> Vec<f32> {
         let hidden = self.table.row_width();
-        let mut embeddings = vec![0.0; self.ids.len() * hidden];
-        for (id, row) in self.ids.iter().zip(embeddings.chunks_exact_mut(hidden)) {
+        let mut states = vec![0.0; self.ids.len() * hidden];
+        for (id, row) in self.ids.iter().zip(states.chunks_exact_mut(hidden)) {
             self.table.view().copy(*id as usize * hidden, row);
         }
         let aux = |array| self.table.aux(array).unwrap_or_default();
-        let norm = (aux(TensorRole::NormWeight), aux(TensorRole::NormBias));
         let positions = aux(TensorRole::Positions);
         assert!(
-            positions.len() >= embeddings.len(),
+            positions.len() >= states.len(),
             "windows longer than the learned positions are refused when they are planned"
         );
-        hidden_states(&self.spec.norm, norm, positions, embeddings, hidden)
+        states.iter_mut().zip(positions).for_each(|(x, position)| *x += position);
+        let [weight, bias] =
+            [TensorRole::NormWeight, TensorRole::NormBias].map(|array| aux(array).to_vec());
+        RowNorm { norm: self.spec.norm.clone(), weight, bias }.apply(hidden, &mut states);
+        states
     }
 }

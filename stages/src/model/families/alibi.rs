@@ -1,9 +1,17 @@
-//! Slopes of linear biases (`ALiBi`), one per query head.
+//! Linear biases (`ALiBi`) instead of positions: Bloom, MPT and Baichuan 13B.
 
-/// Returns the slopes of the `ALiBi` paper's code: powers of `2^(-8/n)`. If the number of heads is not a power of two,
-/// the slopes of the next lower power of two are followed by every other slope of the next higher one. Used by Bloom,
-/// Falcon and Baichuan.
-pub(super) fn slopes(heads: u64) -> Vec<f64> {
+use super::first_layer::FirstLayerConfig;
+use super::llama_like::{Bias, LLAMA, LlamaLike, llama_like, named};
+use super::sizes::{SizeDefaults, SizeNames, sizes};
+use crate::model::fields::Fields;
+use crate::model::problem::ModelProblem;
+use crate::model::spec::{AttentionSpec, Norm};
+use crate::model::tensors::{Projection, TensorRole};
+
+/// Returns the slopes, one per query head, of the `ALiBi` paper's code: powers of `2^(-8/n)`. If the number of heads is
+/// not a power of two, the slopes of the next lower power of two are followed by every other slope of the next higher
+/// one.
+fn slopes(heads: u64) -> Vec<f64> {
     let below = 1 << heads.max(1).ilog2();
     let powers = |count: u64, step: usize| {
         let base = libm::exp2(-8.0 / count as f64);
@@ -14,7 +22,7 @@ pub(super) fn slopes(heads: u64) -> Vec<f64> {
 
 /// Returns MPT's slopes: powers of `2^(-max/n)`, where `n` is the number of heads rounded up to a power of two. If
 /// that rounds up, slopes at odd positions come first.
-pub(super) fn mpt_slopes(heads: u64, max: f64) -> Vec<f64> {
+fn mpt_slopes(heads: u64, max: f64) -> Vec<f64> {
     let above = heads.next_power_of_two();
     let slope = |power: u64| libm::exp2(-max * power as f64 / above as f64);
     if above == heads {
@@ -22,6 +30,110 @@ pub(super) fn mpt_slopes(heads: u64, max: f64) -> Vec<f64> {
     }
     let (odd, even) = ((2..=above).step_by(2), (1..=above).step_by(2));
     odd.chain(even).take(heads as usize).map(slope).collect()
+}
+
+const BLOOM_NAMES: SizeNames = SizeNames {
+    hidden: &["n_embed", "hidden_size"],
+    layers: &["n_layer", "num_hidden_layers"],
+    heads: &["n_head", "num_attention_heads"],
+    key_heads: &[],
+    vocabulary: &["vocab_size"],
+    positions: &["seq_length"],
+};
+
+/// Bloom: one tensor of queries, keys and values, head by head; a layer norm over the embedding itself.
+pub(super) fn bloom(config: &Fields<'_>, _: Option<f64>) -> FirstLayerConfig {
+    let sizes = sizes(config, &BLOOM_NAMES, &SizeDefaults::default());
+    let eps = config.optional_positive("layer_norm_epsilon").unwrap_or(1e-5);
+    let norm = Norm::Layer { eps, offset: 0.0 };
+    let mut spec = AttentionSpec {
+        bias: true,
+        alibi_slopes: Some(slopes(sizes.query_heads)),
+        ..AttentionSpec::plain(&sizes, norm.clone())
+    };
+    spec.embedding.norm = norm;
+    let name = "h.0.self_attention.query_key_value";
+    let projections = Projection::grouped(name, true, sizes.query_heads, 1, sizes.head_dim);
+    let names = ("word_embeddings", "h.0.input_layernorm", true);
+    let mut first = named(spec, &["transformer.", ""], names, projections);
+    let norm = "word_embeddings_layernorm";
+    let shape = [sizes.hidden_size];
+    first.tensors.need(TensorRole::EmbeddingNormWeight, &format!("{norm}.weight"), &shape);
+    first.tensors.need(TensorRole::EmbeddingNormBias, &format!("{norm}.bias"), &shape);
+    first
+}
+
+const MPT_NAMES: SizeNames = SizeNames {
+    hidden: &["d_model", "hidden_size"],
+    layers: &["n_layers", "num_hidden_layers"],
+    heads: &["n_heads", "num_attention_heads"],
+    key_heads: &[],
+    vocabulary: &["vocab_size"],
+    positions: &["max_seq_len"],
+};
+
+/// MPT: one tensor of queries, keys and values, clipped if `clip_qkv` is set. No biases.
+pub(super) fn mpt(config: &Fields<'_>, _: Option<f64>) -> FirstLayerConfig {
+    let defaults = SizeDefaults { positions: Some(2048), ..SizeDefaults::default() };
+    let sizes = sizes(config, &MPT_NAMES, &defaults);
+    let eps = config.optional_positive("layer_norm_epsilon").unwrap_or(1e-5);
+    let mut spec = AttentionSpec::plain(&sizes, Norm::Layer { eps, offset: 0.0 });
+    let attention = config.optional_object("attn_config");
+    let mut alibi = true;
+    if let Some(attention) = &attention {
+        spec.clip = attention.optional_positive("clip_qkv");
+        spec.scale = attention.optional_positive("softmax_scale").unwrap_or(spec.scale);
+        alibi = attention.flag("alibi", true);
+        refuse_unknown_settings(attention);
+    }
+    if alibi {
+        let max = attention.and_then(|attention| attention.optional_positive("alibi_bias_max"));
+        spec.alibi_slopes = Some(mpt_slopes(sizes.query_heads, max.unwrap_or(8.0)));
+    } else {
+        // The transformers library supports MPT with linear biases only.
+        spec.unverified = true;
+        if config.flag("learned_pos_emb", true) {
+            spec.learned_positions = sizes.max_positions;
+        }
+    }
+    let hidden = sizes.hidden_size;
+    let projections = Projection::stacked("blocks.0.attn.Wqkv", false, hidden, hidden);
+    let positions = spec.learned_positions;
+    let names = ("wte", "blocks.0.norm_1", false);
+    let mut first = named(spec, &["transformer.", ""], names, projections);
+    if let Some(positions) = positions {
+        first.tensors.need(TensorRole::Positions, "wpe.weight", &[positions, hidden]);
+    }
+    first
+}
+
+fn refuse_unknown_settings(attention: &Fields<'_>) {
+    let kind = attention.optional_text("attn_type").unwrap_or("multihead_attention");
+    if kind != "multihead_attention" {
+        attention.note(ModelProblem::settings(format!("`attn_type` `{kind}` is not supported")));
+    }
+    for name in ["qk_ln", "prefix_lm", "rope"] {
+        if attention.flag(name, false) {
+            let message = format!("`{name}` of {} is not supported", attention.location());
+            attention.note(ModelProblem::settings(message));
+        }
+    }
+}
+
+/// Baichuan and Baichuan 2: Llama with one tensor of queries, keys and values. The 13B models have linear biases, and
+/// no `max_position_embeddings`.
+pub(super) fn baichuan(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
+    let family = LlamaLike { max_positions: 4096, bias: Bias::Fixed(false), ..LLAMA };
+    let mut first = llama_like(config, &family, rope_theta);
+    let width = first.spec.query_heads * first.spec.head_dim;
+    (first.tensors.query, first.tensors.key) =
+        Projection::stacked("layers.0.self_attn.W_pack", false, width, width);
+    if config.value("max_position_embeddings").is_none() {
+        first.spec.rope = None;
+        first.spec.alibi_slopes = Some(slopes(first.spec.query_heads));
+        first.spec.max_positions = config.optional_size("model_max_length", 1 << 32);
+    }
+    first
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! Command-R and Command-A: a layer norm without bias, adjacent rotating pairs.
 
-use super::attention_span::{layer_zero_slides, slide, sliding_window};
-use super::first_layer::FirstLayerConfig;
+use longsift_kernels::RopeStyle;
+
+use super::first_layer::{FirstLayerConfig, layer_zero_slides, slide, sliding_window};
 use super::llama_like::{LLAMA, LlamaLike, NormKind, head_norm, llama_like};
 use super::rest::{LlamaLayout, llama_decoder};
 use crate::model::decoder::{Decoder, NamedNorm, Order};
 use crate::model::fields::Fields;
-use crate::model::rope::Pairing;
 use crate::model::spec::{HeadNorm, NormScope};
 
 const COHERE: LlamaLike = LlamaLike {
@@ -14,7 +14,7 @@ const COHERE: LlamaLike = LlamaLike {
     eps: ("layer_norm_eps", 1e-5),
     rope_theta: 5e5,
     max_positions: 8192,
-    pairing: Pairing::Interleaved,
+    pairing: RopeStyle::Interleaved,
     ..LLAMA
 };
 

@@ -1,11 +1,13 @@
 //! `DeepSeek` V2, V3 and R1, Kimi K2, `MiniCPM3`: multi-head latent attention.
 
+use longsift_kernels::RopeStyle;
+
 use super::first_layer::FirstLayerConfig;
 use super::llama_like::named;
 use super::sizes::{LLAMA_NAMES, MAX_ENTRIES, SizeDefaults, sizes};
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
-use crate::model::rope::{Pairing, RopeScaling};
+use crate::model::rope::RopeScaling;
 use crate::model::rope_config::{self, RopeDefaults};
 use crate::model::spec::{AttentionSpec, Latent, Norm};
 use crate::model::tensors::{Projection, TensorRole};
@@ -14,7 +16,7 @@ use crate::model::tensors::{Projection, TensorRole};
 struct LatentLike {
     max_positions: u64,
     eps: f64,
-    pairing: Pairing,
+    pairing: RopeStyle,
     ranks: (u64, u64),
     /// Dimensions per head: without position, rotating, of a value.
     dims: (u64, u64, Option<u64>),
@@ -27,7 +29,7 @@ pub(super) fn v2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConf
     let family = LatentLike {
         max_positions: 2048,
         eps: 1e-6,
-        pairing: Pairing::Interleaved,
+        pairing: RopeStyle::Interleaved,
         ranks: (1536, 512),
         dims: (128, 64, Some(128)),
         multiplier: None,
@@ -41,7 +43,7 @@ pub(super) fn v3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConf
     let family = LatentLike {
         max_positions: 4096,
         eps: 1e-6,
-        pairing: if interleaved { Pairing::Interleaved } else { Pairing::Half },
+        pairing: if interleaved { RopeStyle::Interleaved } else { RopeStyle::Half },
         ranks: (1536, 512),
         dims: (128, 64, Some(128)),
         multiplier: None,
@@ -54,7 +56,7 @@ pub(super) fn minicpm3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLay
     let family = LatentLike {
         max_positions: 32_768,
         eps: 1e-5,
-        pairing: Pairing::Half,
+        pairing: RopeStyle::Half,
         ranks: (768, 256),
         dims: (64, 32, None),
         multiplier: Some(("scale_emb", 12.0)),

@@ -1,5 +1,7 @@
 //! Falcon's layouts: one key head for all queries (7B), grouped key heads (40B, 180B).
 
+use longsift_kernels::RopeStyle;
+
 use super::first_layer::FirstLayerConfig;
 use super::llama_like::named;
 use super::rest::{head, output, plain, two_projections};
@@ -7,7 +9,6 @@ use super::sizes::{SizeDefaults, SizeNames, sizes};
 use crate::model::decoder::{Decoder, NamedNorm, Order};
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
-use crate::model::rope::Pairing;
 use crate::model::rope_config::{self, RopeDefaults};
 use crate::model::spec::{AttentionSpec, Norm};
 use crate::model::tensors::Projection;
@@ -51,7 +52,7 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
         );
     }
     let positions = sizes.max_positions.unwrap_or(2048);
-    let rope = RopeDefaults::new(Pairing::Half, 1e4, head_dim, positions);
+    let rope = RopeDefaults::new(RopeStyle::Half, 1e4, head_dim, positions);
     spec.rope = Some(rope_config::read(config, &rope, rope_theta));
     let norm = norm_name(config, grouped);
     named(spec, &["transformer.", ""], ("word_embeddings", norm, true), projections)

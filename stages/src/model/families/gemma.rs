@@ -1,7 +1,8 @@
 //! Gemma 1, 2 and 3: the embedding is multiplied by `√hidden_size`, norms multiply by `1 + weight`.
 
-use super::attention_span::{layer_zero_slides, slide, sliding_window};
-use super::first_layer::FirstLayerConfig;
+use longsift_kernels::RopeStyle;
+
+use super::first_layer::{FirstLayerConfig, layer_zero_slides, slide, sliding_window};
 use super::llama_like::{
     LLAMA, LlamaLike, NormKind, eps, llama_like_with, plain_rope, rms_head_norm,
 };
@@ -10,7 +11,6 @@ use super::sizes::SizeDefaults;
 use crate::model::decoder::{Activation, Decoder, FeedForward, NamedNorm};
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
-use crate::model::rope::Pairing;
 use crate::model::rope::RopeSpec;
 use crate::model::rope_config::{RopeDefaults, read_for_layer_type};
 use crate::model::spec::NormScope;
@@ -145,11 +145,11 @@ fn rope_for(
     let nested = config.optional_object("rope_parameters");
     if slides && !nested.is_some_and(|rope| rope.contains("sliding_attention")) {
         let theta = rope_theta.or_else(|| config.optional_positive("rope_local_base_freq"));
-        return plain_rope(Pairing::Half, spec.head_dim, theta.unwrap_or(1e4));
+        return plain_rope(RopeStyle::Half, spec.head_dim, theta.unwrap_or(1e4));
     }
     let theta = if slides { 1e4 } else { 1e6 };
     let positions = spec.max_positions.unwrap_or(131_072);
-    let defaults = RopeDefaults::new(Pairing::Half, theta, spec.head_dim, positions);
+    let defaults = RopeDefaults::new(RopeStyle::Half, theta, spec.head_dim, positions);
     let layer_type = if slides { "sliding_attention" } else { "full_attention" };
     read_for_layer_type(config, &defaults, rope_theta, Some(layer_type))
 }

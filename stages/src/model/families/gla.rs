@@ -1,5 +1,7 @@
 //! GLA (flash-linear-attention): gated linear attention in all layers, or softmax attention in some.
 
+use longsift_kernels::RopeStyle;
+
 use serde_json::{Value, json};
 
 use super::first_layer::{FirstLayerConfig, SoftmaxLayers};
@@ -9,7 +11,6 @@ use super::sizes::{MAX_ENTRIES, MAX_HEADS, MAX_TOKENS, check_groups};
 use crate::model::decoder::{Activation, Decoder, NamedNorm, Perceptron};
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
-use crate::model::rope::Pairing;
 use crate::model::spec::{AttentionSpec, GatedLinear, Norm, Sizes};
 use crate::model::tensors::{Projection, TensorRole};
 
@@ -249,7 +250,7 @@ fn softmax_group(
         model_type: "gla".to_owned(),
         bias,
         window: fields.optional_size("window_size", 1 << 32),
-        rope: Some(plain_rope(Pairing::Half, head_dim, theta)),
+        rope: Some(plain_rope(RopeStyle::Half, head_dim, theta)),
         ..AttentionSpec::plain(&sizes, norm.clone())
     };
     let FirstLayerConfig { spec, tensors, .. } = with_projections(spec, (bias, head_dim));

@@ -1,17 +1,18 @@
-//! GPT-2, GPT-Neo and the first `StarCoder`: learned positions, so each window is projected separately.
+//! GPT-2, GPT-Neo and the first `StarCoder` have learned positions, so each window is projected separately; GPT-J rotates.
 
-use super::attention_span::slide_window;
-use super::first_layer::FirstLayerConfig;
-use super::llama_like::named;
+use longsift_kernels::RopeStyle;
+
+use super::first_layer::{FirstLayerConfig, slide_window};
+use super::llama_like::{named, plain_rope};
 use super::rest::{head, output, plain, two_projections};
-use super::sizes::{MAX_TOKENS, SizeDefaults, SizeNames, sizes};
+use super::sizes::{MAX_HEADS, MAX_TOKENS, SizeDefaults, SizeNames, sizes};
 use crate::model::decoder::{Decoder, NamedNorm};
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
 use crate::model::spec::{AttentionSpec, Norm};
 use crate::model::tensors::{Projection, TensorRole};
 
-pub(super) const GPT_NAMES: SizeNames = SizeNames {
+const GPT_NAMES: SizeNames = SizeNames {
     hidden: &["n_embd", "hidden_size"],
     layers: &["n_layer", "num_hidden_layers"],
     heads: &["n_head", "num_attention_heads"],
@@ -125,4 +126,24 @@ pub(super) fn gpt2_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Dec
     let (norms, head) = ((norm("h.0.ln_2"), norm("ln_f")), head(config, true));
     let scale_by_depth = config.flag("scale_attn_by_inverse_layer_idx", false);
     Decoder { scale_by_depth, ..plain(first, output, norms, feed_forward, head) }
+}
+
+/// GPT-J: adjacent rotating pairs, `rotary_dim` dimensions of each head; no biases on queries and keys.
+pub(super) fn gptj(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
+    let defaults = SizeDefaults { positions: Some(2048), ..SizeDefaults::default() };
+    let sizes = sizes(config, &GPT_NAMES, &defaults);
+    let rotary = config.optional_size("rotary_dim", MAX_HEADS).unwrap_or(64);
+    if config.is_clean() && (rotary > sizes.head_dim || !rotary.is_multiple_of(2)) {
+        config.note(ModelProblem::checkpoint(format!(
+            "`rotary_dim` {rotary} is not an even number up to the {} of a head",
+            sizes.head_dim
+        )));
+    }
+    let eps = config.optional_positive("layer_norm_epsilon").unwrap_or(1e-5);
+    let rope = plain_rope(RopeStyle::Interleaved, rotary, rope_theta.unwrap_or(1e4));
+    let plain = AttentionSpec::plain(&sizes, Norm::Layer { eps, offset: 0.0 });
+    let spec = AttentionSpec { rope: Some(rope), ..plain };
+    let outputs = sizes.query_heads * sizes.head_dim;
+    let projections = Projection::separate("h.0.attn", false, outputs, outputs);
+    named(spec, &["transformer.", ""], ("wte", "h.0.ln_1", true), projections)
 }

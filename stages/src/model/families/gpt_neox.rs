@@ -1,12 +1,13 @@
 //! GPT-NeoX, Pythia and relatives: one tensor of queries, keys and values, head by head; Persimmon has the same layout.
 
+use longsift_kernels::RopeStyle;
+
 use super::first_layer::FirstLayerConfig;
 use super::llama_like::{Bias, LLAMA, LlamaLike, NormKind, head_norm, llama_like, named};
 use super::rest::{head_named, output, plain, two_projections};
 use super::sizes::{LLAMA_NAMES, SizeDefaults, SizeNames, sizes};
 use crate::model::decoder::{Decoder, NamedNorm, Order};
 use crate::model::fields::Fields;
-use crate::model::rope::Pairing;
 use crate::model::rope_config::{self, RopeDefaults};
 use crate::model::spec::{AttentionSpec, HeadNorm, Norm, NormScope};
 use crate::model::tensors::Projection;
@@ -20,7 +21,7 @@ pub(super) fn gpt_neox(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLay
     let theta = config.optional_positive("rotary_emb_base").unwrap_or(1e4);
     let dims = rope_config::rotary_dims(config, sizes.head_dim, share);
     let positions = sizes.max_positions.unwrap_or(2048);
-    let rope = RopeDefaults::new(Pairing::Half, theta, dims, positions);
+    let rope = RopeDefaults::new(RopeStyle::Half, theta, dims, positions);
     let eps = config.optional_positive("layer_norm_eps").unwrap_or(1e-5);
     let plain = AttentionSpec::plain(&sizes, Norm::Layer { eps, offset: 0.0 });
     let bias = config.flag("attention_bias", true);

@@ -1,7 +1,6 @@
 //! gpt-oss: a learned logit per head is added to the softmax; layers alternate between sliding and full attention.
 
-use super::attention_span::{slide, sliding_window};
-use super::first_layer::FirstLayerConfig;
+use super::first_layer::{FirstLayerConfig, slide, sliding_window};
 use super::llama_like::{Bias, LLAMA, LlamaLike, llama_like};
 use crate::model::fields::Fields;
 use crate::model::rope::{RopeScaling, yarn_attention_factor};

@@ -1,12 +1,15 @@
 //! Llama 1 to 3.3, `TinyLlama`, Yi, DeepSeek-LLM and all other models of type `llama`; families that differ from it by
-//! constants only.
+//! constants or a few settings.
+
+use longsift_kernels::RopeStyle;
 
 use super::first_layer::FirstLayerConfig;
-use super::llama_like::{Bias, LLAMA, LlamaLike, NormKind};
+use super::llama_like::{Bias, LLAMA, LlamaLike, NormKind, head_norm, llama_like};
 use super::rest::{LlamaLayout, llama_decoder};
 use crate::model::decoder::Decoder;
 use crate::model::fields::Fields;
-use crate::model::rope::Pairing;
+use crate::model::spec::{HeadNorm, NormScope};
+use crate::model::tensors::Projection;
 
 /// Seed-OSS: Llama with biases on queries and keys.
 pub(super) const SEED_OSS: LlamaLike = LlamaLike {
@@ -25,7 +28,7 @@ pub(super) const ERNIE: LlamaLike = LlamaLike {
     rope_theta: 5e5,
     max_positions: 131_072,
     bias: Bias::Flag("use_bias", false),
-    pairing: Pairing::Interleaved,
+    pairing: RopeStyle::Interleaved,
     ..LLAMA
 };
 
@@ -59,4 +62,63 @@ pub(super) fn seed_oss_decoder(config: &Fields<'_>, first: &FirstLayerConfig) ->
         ..LlamaLayout::default()
     };
     llama_decoder(config, first, &layout)
+}
+
+/// Granite 3, dense and with experts: a scaled embedding; products of queries and keys are multiplied by
+/// `attention_multiplier`.
+pub(super) fn granite(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
+    let mut first = llama_like(config, &LLAMA, rope_theta);
+    first.spec.scale = config.optional_positive("attention_multiplier").unwrap_or(1.0);
+    first.spec.embedding.multiplier = config.optional_positive("embedding_multiplier");
+    first
+}
+
+/// Granite 3: outputs of both parts are multiplied before they are added to the residual stream; logits are divided.
+pub(super) fn granite_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
+    let mut decoder = decoder(config, first);
+    decoder.residual_multiplier = config.optional_number("residual_multiplier").unwrap_or(1.0);
+    decoder.head.multiplier = 1.0 / config.optional_positive("logits_scaling").unwrap_or(1.0);
+    decoder
+}
+
+/// Hunyuan, dense and with experts: an RMS norm over each head after the rotary embedding. Every layer sees all tokens.
+/// `dynamic` rope scaling by `alpha` changes the base once, for windows of any length.
+pub(super) fn hunyuan(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
+    let family = LlamaLike { eps: ("rms_norm_eps", 1e-5), alpha: true, ..LLAMA };
+    let mut first = llama_like(config, &family, rope_theta);
+    let norm = HeadNorm::new(first.spec.norm.clone(), NormScope::Head);
+    let norm = HeadNorm { after_rope: true, ..norm };
+    let names = ["layers.0.self_attn.query_layernorm", "layers.0.self_attn.key_layernorm"];
+    head_norm(&mut first, norm, names[0], names[1]);
+    first
+}
+
+/// `InternLM` 1: Llama with biases.
+pub(super) const INTERNLM: LlamaLike = LlamaLike { bias: Bias::Flag("bias", true), ..LLAMA };
+
+/// `InternLM` 2: one tensor, in groups of queries, a key and a value.
+pub(super) fn internlm2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
+    let family = LlamaLike { bias: Bias::Flag("bias", false), ..LLAMA };
+    let mut first = llama_like(config, &family, rope_theta);
+    let spec = &first.spec;
+    let (groups, head_dim) = (spec.key_heads, spec.head_dim);
+    let per_group = (spec.query_heads / groups).max(1);
+    (first.tensors.query, first.tensors.key) =
+        Projection::grouped("layers.0.attention.wqkv", spec.bias, groups, per_group, head_dim);
+    "tok_embeddings.weight".clone_into(&mut first.tensors.embedding);
+    first.tensors.norm_weight = Some("layers.0.attention_norm.weight".to_owned());
+    first
+}
+
+/// `InternLM` 3: Llama with `qkv_bias`.
+pub(super) fn internlm3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
+    let family = LlamaLike {
+        key_heads: Some(2),
+        head_dim: Some(128),
+        eps: ("rms_norm_eps", 1e-5),
+        max_positions: 32_768,
+        bias: Bias::Flag("qkv_bias", config.flag("attention_bias", false)),
+        ..LLAMA
+    };
+    llama_like(config, &family, rope_theta)
 }

@@ -1,9 +1,11 @@
 //! Parts shared by most families: a norm, separate query and key projections, a rotary embedding, norms over heads.
 
+use longsift_kernels::RopeStyle;
+
 use super::first_layer::FirstLayerConfig;
 use super::sizes::{LLAMA_NAMES, SizeDefaults, sizes, whole_head};
 use crate::model::fields::Fields;
-use crate::model::rope::{Pairing, RopeScaling, RopeSpec};
+use crate::model::rope::{RopeScaling, RopeSpec};
 use crate::model::rope_config::{self, RopeDefaults};
 use crate::model::spec::{AttentionSpec, HeadNorm, Norm, NormScope};
 use crate::model::tensors::{LayerZeroTensors, Projection, TensorRole};
@@ -20,7 +22,7 @@ pub(super) struct LlamaLike {
     pub(super) rope_theta: f64,
     pub(super) max_positions: u64,
     pub(super) bias: Bias,
-    pub(super) pairing: Pairing,
+    pub(super) pairing: RopeStyle,
     /// Default of `partial_rotary_factor`; `None` if the key is not allowed.
     pub(super) partial_rotary: Option<f64>,
     /// Default of the original training length, if it is read next to the rope scaling.
@@ -38,7 +40,7 @@ pub(super) const LLAMA: LlamaLike = LlamaLike {
     rope_theta: 1e4,
     max_positions: 2048,
     bias: Bias::Flag("attention_bias", false),
-    pairing: Pairing::Half,
+    pairing: RopeStyle::Half,
     partial_rotary: None,
     original_positions: None,
     alpha: false,
@@ -150,7 +152,7 @@ pub(super) fn named(
 }
 
 /// Returns an unscaled rotary embedding, for families that read the base themselves.
-pub(super) fn plain_rope(pairing: Pairing, rotary_dims: u64, theta: f64) -> RopeSpec {
+pub(super) fn plain_rope(pairing: RopeStyle, rotary_dims: u64, theta: f64) -> RopeSpec {
     RopeSpec { pairing, rotary_dims, theta, scaling: RopeScaling::Default }
 }
 

@@ -1,13 +1,13 @@
 //! `OLMo` 1 to 3 and `OLMoE`: a first norm without weights or none at all, norms over all heads together.
 
-use super::attention_span::{layer_zero_slides, slide, sliding_window};
-use super::first_layer::FirstLayerConfig;
+use longsift_kernels::RopeStyle;
+
+use super::first_layer::{FirstLayerConfig, layer_zero_slides, slide, sliding_window};
 use super::llama_like::{LLAMA, LlamaLike, NormKind, llama_like, plain_rope, rms_head_norm};
 use super::rest::{attention_bias_decoder, norms_after};
 use crate::model::decoder::{Decoder, NamedNorm};
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
-use crate::model::rope::Pairing;
 use crate::model::spec::{Norm, NormScope};
 
 /// The norm has no weights; queries and keys may be clipped.
@@ -37,7 +37,7 @@ pub(super) fn olmo3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerC
     let nested = nested.is_some_and(|rope| rope.contains("sliding_attention"));
     if layer_zero_slides(config, slides(0)) && !nested {
         let theta = first.spec.rope.as_ref().map_or(5e5, |rope| rope.theta);
-        first.spec.rope = Some(plain_rope(Pairing::Half, first.spec.head_dim, theta));
+        first.spec.rope = Some(plain_rope(RopeStyle::Half, first.spec.head_dim, theta));
     }
     first
 }

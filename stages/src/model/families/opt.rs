@@ -7,7 +7,7 @@ use super::sizes::{LLAMA_NAMES, MAX_ENTRIES, SizeDefaults, SizeNames, sizes};
 use crate::model::decoder::{Decoder, NamedNorm, Order};
 use crate::model::fields::Fields;
 use crate::model::spec::{AttentionSpec, Norm};
-use crate::model::tensors::{Projection, TensorRole, WholeTensor};
+use crate::model::tensors::{NeededTensor, Projection, TensorRole};
 
 /// First row of the position tensor that is used.
 const OFFSET: u64 = 2;
@@ -40,11 +40,11 @@ pub(super) fn first_layer(config: &Fields<'_>, _: Option<f64>) -> FirstLayerConf
     if let Some(width) = width {
         first.tensors.need(TensorRole::EmbeddingProjection, "project_in.weight", &[hidden, width]);
     }
-    first.tensors.more.push(WholeTensor {
-        role: TensorRole::Positions,
-        name: "embed_positions.weight".to_owned(),
-        shape: vec![positions + OFFSET, hidden],
-        first: OFFSET,
+    let shape = vec![positions + OFFSET, hidden];
+    let name = "embed_positions.weight".to_owned();
+    first.tensors.more.push(NeededTensor {
+        rows: std::iter::once(OFFSET..positions + OFFSET).collect(),
+        ..NeededTensor::whole(TensorRole::Positions, name, shape)
     });
     first
 }

@@ -1,7 +1,6 @@
 //! Phi-1.5 and 2; Phi-3, 3.5 and 4.
 
-use super::attention_span::slide_everywhere;
-use super::first_layer::FirstLayerConfig;
+use super::first_layer::{FirstLayerConfig, slide_everywhere};
 use super::llama_like::{Bias, LLAMA, LlamaLike, NormKind, head_norm, llama_like};
 use super::rest::{head, output, plain, two_projections};
 use crate::model::decoder::{Decoder, NamedNorm, Order};

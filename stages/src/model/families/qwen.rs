@@ -1,11 +1,15 @@
-//! The first Qwen: one tensor of queries, keys and values; rotary base and query scale grow with the window.
+//! Qwen 1 to 3, dense and with experts.
 
-use super::first_layer::FirstLayerConfig;
-use super::llama_like::{named, plain_rope};
+use longsift_kernels::RopeStyle;
+
+use super::first_layer::{FirstLayerConfig, slide, sliding_window};
+use super::llama_like::{
+    Bias, LLAMA, LlamaLike, eps, llama_like, named, plain_rope, rms_head_norm,
+};
 use super::sizes::{SizeDefaults, SizeNames, sizes};
 use crate::model::fields::Fields;
-use crate::model::rope::{Pairing, RopeScaling};
-use crate::model::spec::{AttentionSpec, Norm, QueryScale};
+use crate::model::rope::RopeScaling;
+use crate::model::spec::{AttentionSpec, Norm, NormScope, QueryScale};
 use crate::model::tensors::Projection;
 
 const NAMES: SizeNames = SizeNames {
@@ -17,8 +21,8 @@ const NAMES: SizeNames = SizeNames {
     positions: &["max_position_embeddings", "n_positions"],
 };
 
-/// `seq_length` is the training length: `use_dynamic_ntk` and `use_logn_attn` apply beyond it.
-pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
+/// The first Qwen: one tensor of queries, keys and values. `seq_length` is the training length: `use_dynamic_ntk` and `use_logn_attn` apply beyond it.
+pub(super) fn qwen(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let defaults = SizeDefaults {
         positions: Some(8192),
         head_dim: config.optional_size("kv_channels", 1 << 12),
@@ -31,7 +35,7 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
     let theta = config.optional_positive("rotary_emb_base").unwrap_or(1e4);
     let share = config.optional_positive("rotary_pct").unwrap_or(1.0).min(1.0);
     let dims = (sizes.head_dim as f64 * share) as u64;
-    let mut rope = plain_rope(Pairing::Half, dims, rope_theta.unwrap_or(theta));
+    let mut rope = plain_rope(RopeStyle::Half, dims, rope_theta.unwrap_or(theta));
     if config.flag("use_dynamic_ntk", true) {
         rope.scaling = RopeScaling::Stepped { trained };
     }
@@ -42,4 +46,68 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
     let width = sizes.query_heads * sizes.head_dim;
     let projections = Projection::stacked("h.0.attn.c_attn", true, width, width);
     named(spec, &["transformer.", ""], ("wte", "h.0.ln_1", false), projections)
+}
+
+/// Qwen2 and Qwen2.5: queries and keys always have a bias. With `use_sliding_window`, layers from `max_window_layers` on slide, so layer 0
+/// does only if that is 0 (or `layer_types` says so).
+pub(super) fn qwen2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
+    let family =
+        LlamaLike { key_heads: Some(32), max_positions: 32_768, bias: Bias::Fixed(true), ..LLAMA };
+    let mut first = llama_like(config, &family, rope_theta);
+    if config.flag("use_sliding_window", false) {
+        let sliding_from = config.optional_count("max_window_layers").unwrap_or(28);
+        slide(&mut first, config, sliding_window(config, 4096), |layer| layer >= sliding_from);
+    }
+    first
+}
+
+/// Qwen2 with experts: with `use_sliding_window`, every other layer below `max_window_layers` slides, starting with the first.
+pub(super) fn qwen2_moe(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
+    let family = LlamaLike {
+        key_heads: Some(16),
+        max_positions: 32_768,
+        bias: Bias::Flag("qkv_bias", true),
+        ..LLAMA
+    };
+    let mut first = llama_like(config, &family, rope_theta);
+    if config.flag("use_sliding_window", false) {
+        let sliding_below = config.optional_count("max_window_layers").unwrap_or(28);
+        let slides = |layer: u64| layer.is_multiple_of(2) && layer < sliding_below;
+        slide(&mut first, config, sliding_window(config, 4096), slides);
+    }
+    first
+}
+
+const QWEN3: LlamaLike =
+    LlamaLike { key_heads: Some(32), head_dim: Some(128), max_positions: 32_768, ..LLAMA };
+
+/// Qwen3: an RMS norm over each head before the rotary embedding. With `use_sliding_window`, layers from `max_window_layers` on slide.
+pub(super) fn qwen3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
+    let mut first = with_head_norms(config, &QWEN3, rope_theta);
+    let sliding_from = config.optional_count("max_window_layers").unwrap_or(28);
+    slide(&mut first, config, window(config), |layer| layer >= sliding_from);
+    first
+}
+
+/// Qwen3 with experts: with `use_sliding_window`, every layer slides.
+pub(super) fn qwen3_moe(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
+    let family = LlamaLike { key_heads: Some(4), head_dim: None, ..QWEN3 };
+    let mut first = with_head_norms(config, &family, rope_theta);
+    slide(&mut first, config, window(config), |_| true);
+    first
+}
+
+fn with_head_norms(
+    config: &Fields<'_>,
+    family: &LlamaLike,
+    rope_theta: Option<f64>,
+) -> FirstLayerConfig {
+    let mut first = llama_like(config, family, rope_theta);
+    let eps = eps(&first.spec.norm);
+    rms_head_norm(&mut first, eps, 0.0, NormScope::Head);
+    first
+}
+
+fn window(config: &Fields<'_>) -> Option<u64> {
+    sliding_window(config, 4096).filter(|_| config.flag("use_sliding_window", false))
 }

@@ -1,7 +1,6 @@
 //! `StarCoder2`: a layer norm, biases, and usually a sliding window in every layer.
 
-use super::attention_span::slide_everywhere;
-use super::first_layer::FirstLayerConfig;
+use super::first_layer::{FirstLayerConfig, slide_everywhere};
 use super::llama_like::{Bias, LLAMA, LlamaLike, NormKind, llama_like};
 use super::rest::{head, output, plain, two_projections};
 use crate::model::decoder::{Decoder, NamedNorm};

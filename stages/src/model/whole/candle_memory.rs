@@ -1,10 +1,10 @@
 //! Blocks of rows of the backend candle, and its peak memory, computed before any weight is read. Every build has them,
 //! since a plan sizes GPUs that this machine does not have.
 
-use super::embedding;
 use super::located::WholeModel;
 use super::memory::{
-    ForwardMemory, Sequences, float_bytes, peak_while_reading, piece_rows, total_float_bytes,
+    ForwardMemory, Sequences, embedding_peak, float_bytes, peak_while_reading, piece_rows,
+    total_float_bytes,
 };
 use super::ropes::Ropes;
 use crate::model::decoder::FeedForward;
@@ -47,13 +47,6 @@ pub(super) fn estimate(
     let logits = logits.min(of_row * block) * if attention.is_some() { 7 } else { 4 };
     let threads_bytes = rows + logits;
 
-    let starting = {
-        let distinct = 4 * tokens.min(spec.vocabulary_size) * width;
-        let (stored, chunk) = chunk_bytes(&model.embedding, embedding::ROWS.min(tokens));
-        let projected = if width == hidden { 0 } else { 4 * tokens * width };
-        let before = total_float_bytes(&model.before).max(peak_while_reading(&model.before));
-        4 * tokens + distinct + (4 * tokens * hidden + projected + before).max(stored + chunk)
-    };
     let experts = matches!(model.decoder.feed_forward, FeedForward::Experts { .. });
     let moving = model.layers.iter().map(|of| {
         // Experts are copied out of one array, and rounded numbers exist twice.
@@ -72,6 +65,7 @@ pub(super) fn estimate(
     } else {
         0
     };
+    let starting = embedding_peak(model, tokens);
     let peak_bytes = starting.max(reading).max(applying).max(ending);
     ForwardMemory { window_bytes, keys_and_values_bytes, layer_bytes, threads_bytes, peak_bytes }
 }

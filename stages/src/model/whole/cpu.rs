@@ -2,24 +2,19 @@
 
 mod feed_forward;
 mod gated_linear;
-mod groups;
 mod head;
 mod layer;
 pub(super) mod memory;
-mod packed;
 mod query_keys;
 
 use longsift_kernels::Rope;
 use rayon::prelude::*;
 
-#[cfg(feature = "candle")]
-pub(super) use self::feed_forward::choose;
 use self::gated_linear::{Carried, PIECE_TOKENS};
-use self::groups::parallel_groups;
 use self::layer::Layer;
+use self::memory::parallel_groups;
 pub(super) use self::query_keys::QueryKeys;
-use super::backend::{Backend, HeadOutput, HeadRequest};
-use super::figures::Squares;
+use super::backend::{Backend, HeadOutput, HeadRequest, Squares};
 use super::located::WholeModel;
 use super::ropes::Ropes;
 use crate::contract::{LayerAttention, LayersRequest};

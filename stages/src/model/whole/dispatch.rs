@@ -4,9 +4,8 @@
 use super::candle::place::CandleDevices;
 #[cfg(feature = "candle")]
 use super::candle_memory;
-use super::chosen::{BackendName, Chosen};
 use super::cpu;
-use super::located::WholeModel;
+use super::located::{BackendName, Chosen, WholeModel};
 use super::memory::{ForwardMemory, Sequences};
 use crate::measures::language_model::ProductPrecision;
 use crate::model::problem::ModelProblem;
@@ -15,13 +14,13 @@ use crate::model::problem::ModelProblem;
 macro_rules! on_backend {
     ($model:expr, $gpu:expr, $backend:ident => $result:expr) => {
         match &$model.backend {
-            $crate::model::whole::chosen::Chosen::Own => {
+            $crate::model::whole::located::Chosen::Own => {
                 let _: u32 = $gpu;
                 let $backend = $crate::model::whole::cpu::CpuBackend($model);
                 $result
             }
             #[cfg(feature = "candle")]
-            $crate::model::whole::chosen::Chosen::Candle(devices) => {
+            $crate::model::whole::located::Chosen::Candle(devices) => {
                 let place = &devices.open($gpu)?;
                 let $backend = $crate::model::whole::candle::Candle { model: $model, place };
                 $result

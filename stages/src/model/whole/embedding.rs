@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use longsift_kernels::{PackedWeights, return_freed_arrays};
+use longsift_kernels::return_freed_arrays;
 
 use super::located::WholeModel;
-use crate::model::norms::RowNorm;
 use crate::model::problem::ModelProblem;
+use crate::model::row_steps::EmbeddingInput;
 use crate::model::tensors::TensorRole;
 use crate::model::weights::{LayerWeights, TensorReader};
 
@@ -29,12 +29,8 @@ pub(super) fn hidden_states(
     ids.dedup();
     let rows = read_rows(model, &ids)?;
     let width = spec.embedding_width() as usize;
-    let hidden = spec.hidden_size as usize;
     let mut weights = LayerWeights::read_tensors(&model.shards, &model.before)?;
-    let norm = RowNorm::take(&spec.embedding.norm, &mut weights, TensorRole::EMBEDDING_NORM);
-    let projection = weights.take(TensorRole::EmbeddingProjection);
-    let projection =
-        spec.embedding.width.map(|_| PackedWeights::new(model.kernel, &projection, None, width));
+    let input = EmbeddingInput::new(spec, model.kernel, &mut weights);
     let positions = weights.take(TensorRole::Positions);
     let of_window = |ids_of: &&[u32]| {
         let mut state = Vec::with_capacity(ids_of.len() * width);
@@ -42,17 +38,7 @@ pub(super) fn hidden_states(
             let at = ids.binary_search(id).expect("every id of a window is among all ids");
             state.extend_from_slice(&rows[at * width..][..width]);
         }
-        if let Some(multiplier) = spec.embedding.multiplier {
-            for x in &mut state {
-                *x = (f64::from(*x) * multiplier) as f32;
-            }
-        }
-        norm.apply(width, &mut state);
-        if let Some(projection) = &projection {
-            let mut projected = vec![0.0; ids_of.len() * hidden];
-            projection.apply(&state, &mut projected);
-            state = projected;
-        }
+        let mut state = input.apply(state);
         state.iter_mut().zip(&positions).for_each(|(x, position)| *x += position);
         state
     };

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use longsift_kernels::{ElementType, Kernel};
 
-use super::chosen::Chosen;
+#[cfg(feature = "candle")]
+use super::candle::place::CandleDevices;
 use crate::model::checkpoint::{LocatedTensor, locate_parts};
 use crate::model::config::ModelConfig;
 use crate::model::decoder::{Decoder, FeedForward, NamedNorm, at_layer, projection_at};
@@ -37,6 +38,28 @@ pub struct WholeModel {
     pub(super) after: Vec<LocatedTensor>,
     /// `None` if the head is the embedding.
     pub(super) head: Option<LocatedTensor>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BackendName {
+    /// This project's own kernels, on processors.
+    Own,
+    /// candle, on processors and GPUs.
+    Candle,
+}
+
+impl BackendName {
+    /// Returns the backend with a recorded `backend_name`.
+    pub fn recorded(name: &str) -> Self {
+        if name.starts_with("candle-") { Self::Candle } else { Self::Own }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Chosen {
+    Own,
+    #[cfg(feature = "candle")]
+    Candle(CandleDevices),
 }
 
 #[derive(Debug)]

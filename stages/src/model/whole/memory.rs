@@ -2,9 +2,11 @@
 
 use serde::Serialize;
 
+use super::embedding;
+use super::located::WholeModel;
 use crate::contract::LayersRequest;
 use crate::model::checkpoint::LocatedTensor;
-use crate::model::weights::read_overhead_bytes;
+use crate::model::weights::{chunk_bytes, read_overhead_bytes};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ForwardMemory {
@@ -53,4 +55,20 @@ pub(super) fn peak_while_reading(parts: &[LocatedTensor]) -> u64 {
         read + read_overhead_bytes(part)
     };
     parts.iter().map(with_chunk).max().unwrap_or(0)
+}
+
+/// Bytes of the states of `tokens` tokens before they are as wide as the layers; 0 if they are so from the start.
+pub(super) fn projected_bytes(model: &WholeModel, tokens: u64) -> u64 {
+    let spec = model.spec();
+    if spec.embedding_width() == spec.hidden_size { 0 } else { 4 * tokens * spec.embedding_width() }
+}
+
+/// Peak memory of the embedding of `tokens` tokens: rows of the distinct ids, then the states computed from them.
+pub(super) fn embedding_peak(model: &WholeModel, tokens: u64) -> u64 {
+    let spec = model.spec();
+    let rows = 4 * tokens.min(spec.vocabulary_size) * spec.embedding_width();
+    let (stored, chunk) = chunk_bytes(&model.embedding, embedding::ROWS.min(tokens));
+    let before = total_float_bytes(&model.before).max(peak_while_reading(&model.before));
+    let states = 4 * tokens * spec.hidden_size + projected_bytes(model, tokens) + before;
+    4 * tokens + rows + states.max(stored + chunk)
 }

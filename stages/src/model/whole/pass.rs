@@ -5,9 +5,8 @@ use std::ops::Range;
 
 use longsift_kernels::GatedLinearState;
 
-use super::backend::{Backend, HeadOutput, HeadRequest};
+use super::backend::{Backend, HeadOutput, HeadRequest, SUMMED, Squares};
 use super::embedding;
-use super::figures::{SUMMED, Squares};
 use super::located::WholeModel;
 use super::ropes::Ropes;
 use crate::model::checkpoint::LocatedTensor;

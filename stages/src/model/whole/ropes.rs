@@ -5,9 +5,13 @@ use longsift_kernels::{Rope, Rotation};
 use super::located::WholeModel;
 use crate::model::rope::RopeSpec;
 
+#[derive(Default)]
 pub(super) struct Ropes<'a> {
-    needed: RotationSet<'a>,
-    /// One per distinct rotation.
+    /// Required rotations, each with its longest window.
+    rotations: Vec<(Rotation, usize)>,
+    /// Each kind of rotary embedding, with the longest window and the index of each rotation that it uses.
+    specs: Vec<(&'a RopeSpec, Vec<(usize, usize)>)>,
+    /// One per rotation.
     tables: Vec<Rope>,
 }
 
@@ -19,15 +23,15 @@ impl<'a> Ropes<'a> {
         depth: usize,
         lengths: impl Iterator<Item = usize>,
     ) -> Self {
-        let needed = RotationSet::new(model, depth, lengths);
-        let tables =
-            needed.rotations.iter().map(|(rotation, longest)| rotation.table(*longest)).collect();
-        Self { needed, tables }
+        let mut ropes = Self::without_tables(model, depth, lengths);
+        let rotations = ropes.rotations.iter();
+        ropes.tables = rotations.map(|(rotation, longest)| rotation.table(*longest)).collect();
+        ropes
     }
 
     /// Returns the rotation of a layer for a window of `tokens` tokens.
     pub(super) fn get(&self, spec: Option<&RopeSpec>, tokens: usize) -> Option<&Rope> {
-        let (_, lengths) = self.needed.specs.iter().find(|(known, _)| Some(*known) == spec)?;
+        let (_, lengths) = self.specs.iter().find(|(known, _)| Some(*known) == spec)?;
         let fitting = lengths.iter().filter(|(longest, _)| *longest >= tokens);
         let (_, table) = fitting.min().expect("there is a table for every layer and length");
         Some(&self.tables[*table])
@@ -36,25 +40,18 @@ impl<'a> Ropes<'a> {
     /// Bytes of the tables that [`Self::new`] would hold for all layers.
     pub(super) fn bytes(model: &WholeModel, lengths: &[u64]) -> u64 {
         let lengths = lengths.iter().map(|tokens| *tokens as usize);
-        let needed = RotationSet::new(model, model.layers.len(), lengths);
+        let needed = Ropes::without_tables(model, model.layers.len(), lengths);
         let bytes = |(rotation, longest): &(Rotation, usize)| {
             (longest * rotation.inverse_frequencies.len() * 2 * size_of::<f32>()) as u64
         };
         needed.rotations.iter().map(bytes).sum()
     }
-}
 
-/// Required rotations, and the rotary embeddings that use them.
-#[derive(Default)]
-struct RotationSet<'a> {
-    /// Each with its longest window.
-    rotations: Vec<(Rotation, usize)>,
-    /// Each kind of rotary embedding, with the longest window and the index of each rotation that it uses.
-    specs: Vec<(&'a RopeSpec, Vec<(usize, usize)>)>,
-}
-
-impl<'a> RotationSet<'a> {
-    fn new(model: &'a WholeModel, depth: usize, lengths: impl Iterator<Item = usize>) -> Self {
+    fn without_tables(
+        model: &'a WholeModel,
+        depth: usize,
+        lengths: impl Iterator<Item = usize>,
+    ) -> Self {
         let mut lengths: Vec<usize> = lengths.collect();
         lengths.sort_unstable_by(|one, other| other.cmp(one));
         let mut needed = Self::default();

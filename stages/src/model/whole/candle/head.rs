@@ -9,9 +9,8 @@ use super::place::{CandleDevice, failed};
 use crate::model::problem::ModelProblem;
 use crate::model::tensors::TensorRole;
 use crate::model::weights::LayerWeights;
-use crate::model::whole::backend::{HeadOutput, HeadRequest};
+use crate::model::whole::backend::{HeadOutput, HeadRequest, Squares};
 use crate::model::whole::candle_memory::BLOCK_ROWS;
-use crate::model::whole::figures::Squares;
 use crate::model::whole::located::WholeModel;
 use crate::model::whole::memory::piece_rows;
 

@@ -1,17 +1,19 @@
 //! One layer: its weights, and its effect on the hidden states of a window.
 
+use std::borrow::Cow;
+
 use candle_core::{Result, Tensor};
 use longsift_kernels::Rope;
 
 use super::attention::{QueryKeys, blocks};
 use super::numbers::{LinearLayer, TensorNorm, squares_of};
 use super::place::CandleDevice;
-use crate::model::decoder::{Activation, FeedForward, NamedNorm, Order, Perceptron};
+use crate::model::decoder::{Activation, NamedNorm, Order};
 use crate::model::tensors::TensorRole;
 use crate::model::weights::LayerWeights;
+use crate::model::whole::backend::Squares;
 use crate::model::whole::candle_memory::BLOCK_ROWS;
-use crate::model::whole::cpu::choose;
-use crate::model::whole::figures::Squares;
+use crate::model::whole::feed_forward::{FeedForwardLayers, PerceptronLayers, choose};
 use crate::model::whole::located::WholeModel;
 
 /// A layer with its weights on the device.
@@ -23,20 +25,8 @@ pub(in crate::model::whole) struct Layer<'m> {
     residual_multiplier: f64,
     after_attention: TensorNorm,
     before_feed_forward: TensorNorm,
-    feed_forward: FeedForwardTensors,
+    feed_forward: FeedForwardLayers<LinearLayer>,
     after_feed_forward: TensorNorm,
-}
-
-enum FeedForwardTensors {
-    Dense(PerceptronTensors),
-    Experts { router: LinearLayer, chosen: usize, experts: Vec<PerceptronTensors> },
-}
-
-struct PerceptronTensors {
-    gate: Option<LinearLayer>,
-    up: LinearLayer,
-    down: LinearLayer,
-    activation: Activation,
 }
 
 impl<'m> Layer<'m> {
@@ -60,6 +50,11 @@ impl<'m> Layer<'m> {
         let before_feed_forward =
             norm(&decoder.before_feed_forward, TensorRole::FEED_FORWARD_NORM)?;
         let after_feed_forward = norm(&decoder.after_feed_forward, TensorRole::AFTER_FEED_FORWARD)?;
+        let projection = |weight: Cow<'_, [f32]>, bias, inputs| {
+            LinearLayer::new(place, weight.into_owned(), bias, inputs)
+        };
+        let feed_forward =
+            FeedForwardLayers::new(&decoder.feed_forward, weights, hidden, projection)?;
         Ok(Self {
             query_keys,
             value,
@@ -68,7 +63,7 @@ impl<'m> Layer<'m> {
             residual_multiplier: decoder.residual_multiplier,
             after_attention,
             before_feed_forward,
-            feed_forward: FeedForwardTensors::new(place, &decoder.feed_forward, weights, hidden)?,
+            feed_forward,
             after_feed_forward,
         })
     }
@@ -130,49 +125,7 @@ impl<'m> Layer<'m> {
     }
 }
 
-impl FeedForwardTensors {
-    fn new(
-        place: &CandleDevice,
-        of: &FeedForward,
-        weights: &mut LayerWeights,
-        hidden: usize,
-    ) -> Result<Self> {
-        let inner = |part: &Perceptron| part.down.inputs.unwrap_or(1) as usize;
-        let (chosen, experts) = match of {
-            FeedForward::Dense(part) => {
-                let mut take = |roles, inputs| LinearLayer::take(place, weights, roles, inputs);
-                let gate = part.gate.as_ref().map(|_| take(TensorRole::GATE, hidden));
-                return Ok(Self::Dense(PerceptronTensors {
-                    gate: gate.transpose()?,
-                    up: take(TensorRole::UP, hidden)?,
-                    down: take(TensorRole::DOWN, inner(part))?,
-                    activation: part.activation,
-                }));
-            }
-            FeedForward::Experts { chosen, experts, .. } => (*chosen as usize, experts),
-        };
-        let router = LinearLayer::take(place, weights, TensorRole::ROUTER, hidden)?;
-        let gates = weights.take(TensorRole::GateWeight);
-        let (ups, downs) =
-            (weights.take(TensorRole::UpWeight), weights.take(TensorRole::DownWeight));
-        let expert = |(index, part): (usize, &Perceptron)| {
-            // Experts have no biases and equal sizes; they are concatenated in order.
-            let of = |all: &[f32], inputs: usize| {
-                let numbers = hidden * inner(part);
-                let own = all[index * numbers..][..numbers].to_vec();
-                LinearLayer::new(place, own, Vec::new(), inputs)
-            };
-            Ok(PerceptronTensors {
-                gate: Some(of(&gates, hidden)?),
-                up: of(&ups, hidden)?,
-                down: of(&downs, inner(part))?,
-                activation: part.activation,
-            })
-        };
-        let experts = experts.iter().enumerate().map(expert).collect::<Result<_>>()?;
-        Ok(Self::Experts { router, chosen, experts })
-    }
-
+impl FeedForwardLayers<LinearLayer> {
     /// Computes the output for some rows, `[rows, hidden_size]`.
     fn apply(&self, rows: &Tensor) -> Result<Tensor> {
         let (router, chosen, experts) = match self {
@@ -202,7 +155,7 @@ impl FeedForwardTensors {
     }
 }
 
-impl PerceptronTensors {
+impl PerceptronLayers<LinearLayer> {
     fn apply(&self, rows: &Tensor) -> Result<Tensor> {
         let wide = self.up.apply(rows)?;
         let wide = match &self.gate {

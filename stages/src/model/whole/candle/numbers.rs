@@ -8,7 +8,7 @@ use crate::measures::language_model::ProductPrecision;
 use crate::model::spec::Norm;
 use crate::model::tensors::Roles;
 use crate::model::weights::LayerWeights;
-use crate::model::whole::figures::Squares;
+use crate::model::whole::backend::Squares;
 
 /// Rounds the factor of a product to the requested precision. Products of bf16 numbers are exact in float32, and their
 /// sums are formed in it.

@@ -5,7 +5,7 @@ use longsift_kernels::{
 };
 use rayon::prelude::*;
 
-use super::packed::{BLOCK_ROWS, packed};
+use super::query_keys::{BLOCK_ROWS, packed};
 use crate::model::norms::RowNorm;
 use crate::model::spec::{AttentionSpec, GatedLinear};
 use crate::model::tensors::TensorRole;

@@ -4,13 +4,12 @@
 use longsift_kernels::{Kernel, LogSumExp, PackedWeights, Pointwise};
 use rayon::prelude::*;
 
-use super::packed::BLOCK_ROWS;
+use super::query_keys::BLOCK_ROWS;
 use crate::model::norms::RowNorm;
 use crate::model::problem::ModelProblem;
 use crate::model::tensors::TensorRole;
 use crate::model::weights::LayerWeights;
-use crate::model::whole::backend::{HeadOutput, HeadRequest};
-use crate::model::whole::figures::Squares;
+use crate::model::whole::backend::{HeadOutput, HeadRequest, Squares};
 use crate::model::whole::located::WholeModel;
 use crate::model::whole::memory::piece_rows;
 

@@ -1,17 +1,22 @@
 //! One layer: its weights, and its effect on the hidden states of a window.
 
-use longsift_kernels::{AttendScratch, KeyValues, LogitRules, PackedWeights, QueryBlock, Rope};
+use std::borrow::Cow;
+use std::convert::Infallible;
+
+use longsift_kernels::{
+    AttendScratch, Kernel, KeyValues, LogitRules, PackedWeights, QueryBlock, Rope,
+};
 use rayon::prelude::*;
 
-use super::feed_forward::FeedForwardWeights;
 use super::gated_linear::{Carried, GatedLinearLayer, PIECE_TOKENS};
-use super::packed::{BLOCK_ROWS, packed};
 use super::query_keys::QueryKeys;
+use super::query_keys::{BLOCK_ROWS, packed};
 use crate::model::decoder::{NamedNorm, Order};
 use crate::model::norms::RowNorm;
 use crate::model::spec::AttentionSpec;
 use crate::model::tensors::TensorRole;
 use crate::model::weights::LayerWeights;
+use crate::model::whole::feed_forward::FeedForwardLayers;
 use crate::model::whole::located::WholeModel;
 
 /// A layer with its weights in memory, as float32.
@@ -19,12 +24,13 @@ pub(crate) struct Layer<'a> {
     spec: &'a AttentionSpec,
     mixer: Mixer<'a>,
     hidden: usize,
+    kernel: Kernel,
     order: Order,
     residual_multiplier: f64,
     output: PackedWeights,
     after_attention: RowNorm,
     before_feed_forward: RowNorm,
-    feed_forward: FeedForwardWeights,
+    feed_forward: FeedForwardLayers<PackedWeights>,
     after_feed_forward: RowNorm,
 }
 
@@ -52,21 +58,24 @@ impl<'a> Layer<'a> {
             let value = packed(&mut weights, kernel, TensorRole::VALUE, hidden);
             (Mixer::Softmax { query_keys, value }, width)
         };
+        let output = packed(&mut weights, kernel, TensorRole::OUTPUT, width);
+        let projection = |weight: Cow<'_, [f32]>, bias: Vec<f32>, inputs| {
+            let bias = (!bias.is_empty()).then_some(bias.as_slice());
+            Ok::<_, Infallible>(PackedWeights::new(kernel, &weight, bias, inputs))
+        };
+        let Ok(feed_forward) =
+            FeedForwardLayers::new(&decoder.feed_forward, &mut weights, hidden, projection);
         Self {
             spec,
             mixer,
             hidden,
+            kernel,
             order: decoder.order,
             residual_multiplier: decoder.residual_multiplier,
-            output: packed(&mut weights, kernel, TensorRole::OUTPUT, width),
+            output,
             after_attention,
             before_feed_forward,
-            feed_forward: FeedForwardWeights::new(
-                &decoder.feed_forward,
-                &mut weights,
-                kernel,
-                hidden,
-            ),
+            feed_forward,
             after_feed_forward,
         }
     }
@@ -177,9 +186,10 @@ impl<'a> Layer<'a> {
         drop(attended);
         if self.order == Order::Parallel {
             let fed = if self.before_feed_forward.is_none() {
-                self.feed_forward.apply(&normed)
+                self.feed_forward.apply(self.kernel, &normed)
             } else {
-                self.feed_forward.apply(&self.before_feed_forward.normalised(hidden, rows))
+                self.feed_forward
+                    .apply(self.kernel, &self.before_feed_forward.normalised(hidden, rows))
             };
             self.join(rows, &given);
             self.join(rows, &fed);
@@ -192,7 +202,8 @@ impl<'a> Layer<'a> {
     /// Adds attention's output to some rows and applies the feed-forward part.
     fn finish(&self, rows: &mut [f32], given: Vec<f32>) {
         self.join_normalised(&self.after_attention, rows, given);
-        let fed = self.feed_forward.apply(&self.before_feed_forward.normalised(self.hidden, rows));
+        let normed = self.before_feed_forward.normalised(self.hidden, rows);
+        let fed = self.feed_forward.apply(self.kernel, &normed);
         self.join_normalised(&self.after_feed_forward, rows, fed);
     }
 

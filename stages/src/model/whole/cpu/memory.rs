@@ -3,16 +3,15 @@
 use longsift_kernels::{GatedLinearState, KeyValues, PackedWeights, span_bytes};
 
 use super::gated_linear::{self, PIECE_TOKENS};
-use super::groups::parallel_groups;
-use super::packed::BLOCK_ROWS;
+use super::query_keys::BLOCK_ROWS;
 use crate::model::checkpoint::LocatedTensor;
 use crate::model::decoder::FeedForward;
 use crate::model::spec::AttentionSpec;
 use crate::model::weights::chunk_bytes;
-use crate::model::whole::embedding;
 use crate::model::whole::located::WholeModel;
 use crate::model::whole::memory::{
-    ForwardMemory, Sequences, float_bytes, peak_while_reading, piece_rows, total_float_bytes,
+    ForwardMemory, Sequences, embedding_peak, float_bytes, peak_while_reading, piece_rows,
+    projected_bytes, total_float_bytes,
 };
 use crate::model::whole::pass::ROUND_TOKENS;
 use crate::model::whole::ropes::Ropes;
@@ -45,13 +44,8 @@ pub(in crate::model::whole) fn estimate(
     let layer_bytes = model.layers.iter().map(|of| total_float_bytes(&of.parts)).max().unwrap_or(0);
     let scratch = PackedWeights::scratch_bytes();
 
-    // 1. Embedding: rows of the distinct ids, then the states computed from them.
-    let rows = 4 * tokens.min(spec.vocabulary_size) * width;
-    let (stored, chunk) = chunk_bytes(&model.embedding, embedding::ROWS.min(tokens));
-    let before: u64 = total_float_bytes(&model.before);
-    let projected = if width == hidden { 0 } else { 4 * tokens * width };
-    let states = 4 * tokens * hidden + projected + before.max(peak_while_reading(&model.before));
-    let starting = 4 * tokens + rows + states.max(stored + chunk);
+    // 1. Embedding.
+    let starting = embedding_peak(model, tokens);
     // 2. Reading a layer, one array after the other. Each array exists twice while it is packed; experts are packed
     //    all at once.
     let experts = matches!(model.decoder.feed_forward, FeedForward::Experts { .. });
@@ -80,7 +74,12 @@ pub(in crate::model::whole) fn estimate(
         let piece = piece_rows(width).min(spec.vocabulary_size);
         let logits = threads * (4 * block * piece + scratch);
         let meeting = stored + chunk + chunk.max(logits);
-        window_bytes + projected + meeting + 16 * tokens + 8 * scored + 4 * spec.vocabulary_size
+        window_bytes
+            + projected_bytes(model, tokens)
+            + meeting
+            + 16 * tokens
+            + 8 * scored
+            + 4 * spec.vocabulary_size
     } else {
         0
     };
@@ -135,5 +134,35 @@ impl Mixing {
         self.thread = self.thread.max(other.thread);
         self.width = self.width.max(other.width);
         self.state = self.state.max(other.state);
+    }
+}
+
+/// Returns how many consecutive states of these lengths run through a layer in parallel: no group of several is longer
+/// than `max`, by default the longest state.
+pub(super) fn parallel_groups(lengths: &[usize], max: Option<usize>) -> Vec<usize> {
+    let max = max.or_else(|| lengths.iter().copied().max()).unwrap_or(0);
+    let mut groups: Vec<(usize, usize)> = Vec::new();
+    for length in lengths {
+        match groups.last_mut() {
+            Some((count, total)) if *total + length <= max => {
+                (*count, *total) = (*count + 1, *total + length);
+            }
+            _ => groups.push((1, *length)),
+        }
+    }
+    groups.into_iter().map(|(count, _)| count).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parallel_groups;
+
+    #[test]
+    fn parallel_states_are_no_longer_than_the_longest() {
+        assert_eq!(parallel_groups(&[8, 3, 3, 3, 8, 1], None), [1, 2, 1, 1, 1]);
+        assert_eq!(parallel_groups(&[8, 4, 4, 4, 1, 1], None), [1, 2, 3]);
+        assert_eq!(parallel_groups(&[9, 2, 2, 1], Some(4)), [1, 2, 1]);
+        assert_eq!(parallel_groups(&[2, 2], None), [1, 1]);
+        assert!(parallel_groups(&[], None).is_empty());
     }
 }

@@ -8,12 +8,25 @@ use longsift_kernels::{
 };
 use rayon::prelude::*;
 
-use super::packed::{BLOCK_ROWS, packed};
 use crate::contract::{LayerAttention, LayersRequest};
-use crate::model::norms::{GroupNorm, RowNorm};
+use crate::model::norms::RowNorm;
 use crate::model::spec::{AttentionSpec, NormScope};
-use crate::model::tensors::TensorRole;
+use crate::model::tensors::{Roles, TensorRole};
 use crate::model::weights::LayerWeights;
+
+/// Rows that a thread processes at a time.
+pub(super) const BLOCK_ROWS: usize = 96;
+
+/// Packs a projection and its bias, if it has one.
+pub(super) fn packed(
+    weights: &mut LayerWeights,
+    kernel: Kernel,
+    (weight, bias): Roles,
+    inputs: usize,
+) -> PackedWeights {
+    let (weight, bias) = (weights.take(weight), weights.take(bias));
+    PackedWeights::new(kernel, &weight, (!bias.is_empty()).then_some(&bias), inputs)
+}
 
 pub(crate) struct QueryKeys<'a> {
     pub(super) spec: &'a AttentionSpec,
@@ -21,8 +34,9 @@ pub(crate) struct QueryKeys<'a> {
     pub(super) norm: RowNorm,
     query: PackedWeights,
     key: PackedWeights,
-    query_norm: Option<GroupNorm>,
-    key_norm: Option<GroupNorm>,
+    /// With the numbers that share a mean.
+    query_norm: Option<(usize, RowNorm)>,
+    key_norm: Option<(usize, RowNorm)>,
 }
 
 impl<'a> QueryKeys<'a> {
@@ -33,11 +47,11 @@ impl<'a> QueryKeys<'a> {
         let key = packed(weights, kernel, TensorRole::KEY, hidden);
         let mut head_norm = |width, roles| {
             let norm = spec.head_norm.as_ref()?;
-            let group = match norm.over {
+            let part = match norm.over {
                 NormScope::AllHeads => width,
                 NormScope::Head | NormScope::EachHead => spec.head_dim as usize,
             };
-            Some(GroupNorm::take(&norm.norm, group, weights, roles))
+            Some((part, RowNorm::take(&norm.norm, weights, roles)))
         };
         let query_norm = head_norm(query.outputs(), TensorRole::QUERY_NORM);
         let key_norm = head_norm(key.outputs(), TensorRole::KEY_NORM);
@@ -71,7 +85,7 @@ impl<'a> QueryKeys<'a> {
     fn finish(
         &self,
         (first, width): (usize, usize),
-        norm: Option<&GroupNorm>,
+        norm: Option<&(usize, RowNorm)>,
         rope: Option<&Rope>,
         rows: &mut [f32],
     ) {
@@ -79,14 +93,14 @@ impl<'a> QueryKeys<'a> {
         let head_dim = self.spec.head_dim as usize;
         let after_rope = self.spec.head_norm.as_ref().is_some_and(|norm| norm.after_rope);
         for (index, row) in rows.chunks_exact_mut(width).enumerate() {
-            if let Some(norm) = norm.filter(|_| !after_rope) {
-                norm.apply(row);
+            if let Some((part, norm)) = norm.filter(|_| !after_rope) {
+                norm.apply(*part, row);
             }
             if let Some(rope) = rope {
                 row.chunks_exact_mut(head_dim).for_each(|head| rope.rotate(first + index, head));
             }
-            if let Some(norm) = norm.filter(|_| after_rope) {
-                norm.apply(row);
+            if let Some((part, norm)) = norm.filter(|_| after_rope) {
+                norm.apply(*part, row);
             }
         }
     }
