@@ -11,7 +11,6 @@ mod criteria;
 mod decided;
 pub(crate) mod drift;
 mod gather;
-mod group_numbers;
 mod guard_counts;
 mod histograms;
 mod quota;
@@ -44,9 +43,7 @@ use calibration::{fitting_calibration, saved_calibration};
 use compared::AlternativeSelection;
 use criteria::Criteria;
 use decided::Rule;
-use gather::GatheredSamples;
-use group_numbers::GroupsOfSamples;
-use guard_counts::GuardCounts;
+use gather::{GatheredSamples, GroupsOfSamples};
 use rank::{RankedGroup, Ranking};
 use repeated_ids::RepeatedIds;
 use samples::Sample;
@@ -99,7 +96,7 @@ impl Selection {
     ) -> Result<Vec<Sample>> {
         let numbers = self.units[unit]..self.units[unit + 1];
         let samples: Vec<&[ScoredWindow]> =
-            windows.values().flat_map(|document| self.criteria.samples(document)).collect();
+            windows.values().flat_map(|document| self.criteria.samples.split(document)).collect();
         if samples.len() as u64 != numbers.end - numbers.start {
             let message = format!(
                 "the scores of unit {} of `{}` changed during the selection: expected {} samples, got {}",
@@ -173,7 +170,7 @@ impl Selection {
     }
 
     pub fn has_repeated_ids(&self) -> bool {
-        self.repeated_ids.count() > 0
+        self.repeated_ids.count > 0
     }
 }
 
@@ -200,7 +197,7 @@ pub fn select(
     let compared = compared::select(plan, directory, records, &criteria, stop)?;
     let columns = compared.last().map_or(&criteria.columns, |last| &last.criteria.columns).clone();
     let gathered = GatheredSamples::read(plan, directory, records, &criteria, stop)?;
-    warnings::check_noise(plan.spec.score(), &criteria, &gathered.errors)?;
+    warnings::check_noise(plan.spec.score(), &criteria, &gathered.totals.errors)?;
     let mut warnings = warnings::sample_warnings(&gathered);
     warnings.extend(warnings::random_score_warnings(plan, &gathered));
     warnings.extend(warnings::absent_group_warning(plan.spec.filter(), &gathered));
@@ -213,7 +210,7 @@ pub fn select(
                 saved.groups.iter().map(|group| (&group.value, group)).collect();
             let decided = ranking.each_group(|group| {
                 let known = known[group.value];
-                let scorer = calibration::scorer(&criteria, known);
+                let scorer = known.scorer(&criteria.terms, criteria.combine, criteria.standardise);
                 let (bounds, deciles) = (known.guards.clone(), &known.score_deciles);
                 let (rule, totals, sums) =
                     group.by_calibration(scorer, bounds, &known.thresholds, deciles)?;
@@ -239,20 +236,17 @@ pub fn select(
                 .collect();
             (decided, kept, percentiles, calibration::build(&criteria, identity, groups))
         };
-    let mut guards = GuardCounts::new(&criteria);
-    let mut empty = Vec::new();
-    for ((value, group), (_, totals)) in gathered.groups.iter().zip(&decided) {
-        guards.add(value.as_ref(), gathered.group_totals[*group as usize].samples, totals);
-        if totals.kept + totals.kept_not_measured == 0 {
-            empty.push(quoted_group(value.as_deref()));
-        }
-    }
+    let groups = gathered.groups.iter().zip(&decided).map(|((value, group), (_, totals))| {
+        (value, gathered.group_totals[*group as usize].samples, totals)
+    });
+    let guards = guard_counts::count(&criteria, groups.clone());
+    let empty = groups.filter(|(.., totals)| totals.kept + totals.kept_not_measured == 0);
+    let empty = empty.map(|(value, ..)| quoted_group(value.as_deref())).collect();
     let rules = gathered.by_number(decided.into_iter().map(|(rule, _)| rule));
-    let guards = guards.finish();
     warnings.extend(warnings::guard_warnings(plan, &guards));
     warnings.extend(warnings::empty_group_warning(&gathered, empty));
-    let GatheredSamples { groups_of_samples, units, repeated_ids, skipped, .. } = gathered;
-    let skipped = criteria.skipped.iter().map(|of| of.measure.clone()).zip(skipped);
+    let GatheredSamples { groups_of_samples, units, repeated_ids, totals, .. } = gathered;
+    let skipped = criteria.skipped.iter().map(|of| of.measure.clone()).zip(totals.skipped);
     let not_measured = skipped.filter(|(_, windows)| *windows > 0).collect();
     Ok(Selection {
         criteria,

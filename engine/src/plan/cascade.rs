@@ -45,8 +45,8 @@ impl PrecedingGuard {
 pub struct Cascade {
     /// Guards by index of the measure that they precede.
     before: Vec<Vec<PrecedingGuard>>,
-    /// Whether the guards check documents.
-    documents: bool,
+    /// Samples that guards check.
+    pub samples: Samples,
     /// Measures that need no device and that device measures wait for, in rounds: a round begins after the previous one.
     pub first: Vec<Vec<u16>>,
     /// Rounds of the other measures that need no device.
@@ -61,8 +61,8 @@ impl Cascade {
                 before[usize::from(measure)].push(guard);
             }
         }
-        let documents = has_document_samples(spec);
-        let mut cascade = Self { before, documents, first: Vec::new(), rest: Vec::new() };
+        let samples = spec.pipeline.output.samples;
+        let mut cascade = Self { before, samples, first: Vec::new(), rest: Vec::new() };
         let stages = &spec.pipeline.stages;
         let needs_device =
             |measure: &u16| measures.get(stages, *measure).needs().attention().is_some();
@@ -92,11 +92,6 @@ impl Cascade {
         self.before(measure)
             .iter()
             .any(|guard| self.skips(guard.reads, values) || guard.rejects(&values(guard)))
-    }
-
-    /// Splits the windows of a document into the samples that guards check.
-    pub fn samples<'w, W>(&self, document: &'w [W]) -> std::slice::Chunks<'w, W> {
-        document.chunks(if self.documents { document.len().max(1) } else { 1 })
     }
 
     /// Describes the guards before a measure, for example `copy_share at most 0.4`.
@@ -207,14 +202,10 @@ fn guard_before(
         column,
         statistic: guard.statistic.clone(),
         bounds: guard.bounds(None, None),
-        merge: has_document_samples(spec)
+        merge: (spec.pipeline.output.samples == Samples::Documents)
             .then(|| document_merge(declared, spec.score().document_score)),
     };
     Some((measure as u16, before))
-}
-
-fn has_document_samples(spec: &Spec) -> bool {
-    spec.pipeline.output.samples == Samples::Documents
 }
 
 /// Returns the aggregation of a statistic from windows to documents.

@@ -264,10 +264,7 @@ fn computed_by(program: &Program) -> String {
 }
 
 fn skip_conditions(plan: &Plan, index: u16) -> String {
-    let samples = match plan.spec.pipeline.output.samples {
-        Samples::Windows => "windows",
-        Samples::Documents => "documents",
-    };
+    let samples = plan.spec.pipeline.output.samples.name();
     let guards = plan.cascade.in_words(index);
     let guards =
         guards.map_or(String::new(), |guards| format!(", only for {samples} with {guards}"));

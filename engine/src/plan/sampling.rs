@@ -3,7 +3,6 @@
 use longsift_stages::contract::WindowSample;
 
 use crate::base::random::{key, mix, unit};
-use crate::plan::Plan;
 
 /// Whether a sample contains a window of a document, given its number; without a sample, all windows are contained.
 /// Depends only on the document and the window, not on the order of documents, files, work units or processes.
@@ -11,12 +10,6 @@ pub fn contains(sample: Option<WindowSample>, document: &str, window: u32) -> bo
     let Some(sample) = sample else { return true };
     let hash = mix(key(sample.seed, &["window", document, &window.to_string()]));
     unit(hash) < sample.fraction.0
-}
-
-/// Returns the sample of the measure with a statistic; `None` if it measures all windows.
-pub fn sample_of_statistic(plan: &Plan, statistic: &str) -> Option<WindowSample> {
-    let (index, _) = plan.measures.index_of(statistic)?;
-    plan.measure(index).sample()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Anonymous temporary files, which the system deletes when the process ends.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{BufWriter, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -13,9 +13,11 @@ use crate::base::error::Result;
 use crate::storage::error::ErrorKind;
 use crate::storage::files;
 
+/// File that is written to its end and flushed, and read after that.
 #[derive(Debug)]
 pub(crate) struct AnonymousFile {
-    file: File,
+    file: BufWriter<File>,
+    bytes: u64,
     /// Folder of the file, for messages.
     folder: PathBuf,
 }
@@ -32,23 +34,33 @@ impl AnonymousFile {
             created = tempfile::tempfile_in(&folder);
         }
         match created {
-            Ok(file) => Ok(Self { file, folder }),
+            Ok(file) => Ok(Self { file: BufWriter::new(file), bytes: 0, folder }),
             Err(error) => Err(failed(&folder, "created", &error).into()),
         }
     }
 
-    pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<()> {
+    /// Appends bytes and returns their offset.
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<u64> {
         let written = self.file.write_all(bytes);
-        Ok(written.map_err(|error| failed(&self.folder, "written", &error))?)
+        written.map_err(|error| failed(&self.folder, "written", &error))?;
+        let offset = self.bytes;
+        self.bytes += bytes.len() as u64;
+        Ok(offset)
     }
 
-    pub(crate) fn mapped(self) -> Result<MappedFile> {
-        let mapped = MappedFile::from_file(&self.file);
+    /// Writes what is buffered, for reading.
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        Ok(self.file.flush().map_err(|error| failed(&self.folder, "written", &error))?)
+    }
+
+    pub(crate) fn mapped(mut self) -> Result<MappedFile> {
+        self.flush()?;
+        let mapped = MappedFile::from_file(self.file.get_ref());
         Ok(mapped.map_err(|error| failed(&self.folder, "memory-mapped", &error))?)
     }
 
     pub(crate) fn read(&self, into: &mut [u8], offset: u64) -> Result<()> {
-        let read = self.file.read_exact_at(into, offset);
+        let read = self.file.get_ref().read_exact_at(into, offset);
         Ok(read.map_err(|error| failed(&self.folder, "read", &error))?)
     }
 }

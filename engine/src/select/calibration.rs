@@ -6,7 +6,7 @@ use longsift_stages::contract::{Location, Merge};
 use longsift_stages::filter::budgets::{self, Budget};
 use longsift_stages::filter::guards::Bounds;
 use longsift_stages::score::ColumnFigures;
-use longsift_stages::score::terms::{Scorer, Standardise};
+use longsift_stages::score::terms::Standardise;
 
 use super::criteria::Criteria;
 use super::gather::GatheredSamples;
@@ -120,11 +120,6 @@ fn match_budgets(criteria: &Criteria, calibration: &mut Calibration) -> Vec<Stri
         }
     }
     problems
-}
-
-/// Builds the scorer of a calibrated group; `None` if no sample of the group had a score.
-pub(super) fn scorer(criteria: &Criteria, known: &CalibratedGroup) -> Option<Scorer> {
-    known.scorer(&criteria.terms, criteria.combine, criteria.standardise)
 }
 
 /// Describes what a calibration lacks for these criteria; `None` if it fits.

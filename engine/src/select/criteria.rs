@@ -200,17 +200,6 @@ impl Criteria {
         })
     }
 
-    /// Splits the windows of one document into samples.
-    pub(super) fn samples<'w>(
-        &self,
-        document: &'w [ScoredWindow],
-    ) -> std::slice::Chunks<'w, ScoredWindow> {
-        match self.samples {
-            Samples::Windows => document.chunks(1),
-            Samples::Documents => document.chunks(document.len().max(1)),
-        }
-    }
-
     /// Tokens of a sample in the output.
     pub(super) fn tokens(&self, sample: &[ScoredWindow]) -> u64 {
         match (self.samples, sample.first()) {
@@ -255,7 +244,7 @@ impl Criteria {
     pub(super) fn value(&self, statistic: &SelectionStatistic, sample: &[ScoredWindow]) -> f64 {
         if self.is_skipped(statistic.measure, sample) {
             f64::NAN
-        } else if statistic.is_in_sample(sample) {
+        } else if sample.iter().any(|window| statistic.includes(window)) {
             self.measured(statistic, sample)
         } else {
             NOT_SAMPLED
@@ -363,11 +352,6 @@ impl SelectionStatistic {
         included.map(|window| window.statistic(column)).collect()
     }
 
-    /// Whether sampling includes any window of a sample for its measure.
-    fn is_in_sample(&self, sample: &[ScoredWindow]) -> bool {
-        sample.iter().any(|window| self.includes(window))
-    }
-
     /// `read`: columns of score tables that are read, to which those of this statistic are added.
     fn new(
         plan: &Plan,
@@ -392,14 +376,15 @@ impl SelectionStatistic {
             }
             _ => None,
         };
+        let measure = plan.measures.index_of(name).map(|(measure, _)| measure);
         Self {
             name: name.to_owned(),
             merge,
             ratio,
             column: column_index(name),
             error,
-            measure: plan.measures.index_of(name).map_or(0, |(measure, _)| measure),
-            sample: sampling::sample_of_statistic(plan, name),
+            measure: measure.unwrap_or(0),
+            sample: measure.and_then(|measure| plan.measure(measure).sample()),
         }
     }
 }

@@ -1,19 +1,20 @@
 //! Gathers the raw statistics of all samples: reads the score tables once, units in parallel, into temporary files by group.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use longsift_stages::score::settings::RelativeError;
 
 use super::criteria::Criteria;
-use super::group_numbers::{GroupNumbers, GroupsOfSamples};
 use super::repeated_ids::{Ids, RepeatedIds, hash};
-use super::runs::{Groups, RecordRuns};
+use super::runs::RecordRuns;
 use crate::base::error::Result;
 use crate::base::parallel;
 use crate::base::stop::Stop;
 use crate::dataset::documents::is_id_of_row;
 use crate::dataset::labels;
 use crate::plan::Plan;
+use crate::run_directory::anonymous_file::AnonymousFile;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::scores::{self, ScoredWindow};
 use crate::run_directory::units::UnitRecord;
@@ -56,16 +57,25 @@ impl SampleEncoding {
     }
 }
 
+/// Temporary file with the number of every sample's group, in input order.
 #[derive(Debug)]
-pub(super) struct GatheredSamples {
-    samples: Groups,
-    layout: SampleEncoding,
-    pub(super) groups_of_samples: GroupsOfSamples,
-    /// Number of the first sample of every unit, then the number of all samples.
-    pub(super) units: Vec<u64>,
-    /// Values of the `within` column with the number of each.
-    pub(super) groups: BTreeMap<Option<String>, u32>,
-    pub(super) group_totals: Vec<GroupTotals>,
+pub(super) struct GroupsOfSamples(AnonymousFile);
+
+/// Bytes per sample in that file.
+const GROUP_BYTES: usize = size_of::<u32>();
+
+impl GroupsOfSamples {
+    pub(super) fn read_range(&self, samples: Range<u64>) -> Result<Vec<u32>> {
+        let mut bytes = vec![0; (samples.end - samples.start) as usize * GROUP_BYTES];
+        self.0.read(&mut bytes, samples.start * GROUP_BYTES as u64)?;
+        let numbers = bytes.as_chunks::<GROUP_BYTES>().0.iter();
+        Ok(numbers.map(|number| u32::from_le_bytes(*number)).collect())
+    }
+}
+
+/// Totals over samples.
+#[derive(Debug, Default)]
+pub(super) struct SampleTotals {
     /// Relative errors of the values of sampled rows, by term.
     pub(super) errors: Vec<RelativeError>,
     /// Windows that guards skip for a measure, by measure with guards before it.
@@ -73,8 +83,39 @@ pub(super) struct GatheredSamples {
     pub(super) windows: u64,
     /// Number of windows that overlap the previous window.
     pub(super) overlapping: u64,
-    pub(super) repeated_ids: RepeatedIds,
     pub(super) without_id: u64,
+}
+
+impl SampleTotals {
+    fn new(criteria: &Criteria) -> Self {
+        Self {
+            errors: vec![RelativeError::default(); criteria.terms.len()],
+            skipped: vec![0; criteria.skipped.len()],
+            ..Self::default()
+        }
+    }
+
+    fn add(&mut self, more: &Self) {
+        self.errors.iter_mut().zip(&more.errors).for_each(|(all, more)| all.append(more));
+        self.skipped.iter_mut().zip(&more.skipped).for_each(|(all, more)| *all += more);
+        self.windows += more.windows;
+        self.overlapping += more.overlapping;
+        self.without_id += more.without_id;
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct GatheredSamples {
+    samples: RecordRuns,
+    layout: SampleEncoding,
+    pub(super) groups_of_samples: GroupsOfSamples,
+    /// Number of the first sample of every unit, then the number of all samples.
+    pub(super) units: Vec<u64>,
+    /// Values of the `within` column with the number of each.
+    pub(super) groups: BTreeMap<Option<String>, u32>,
+    pub(super) group_totals: Vec<GroupTotals>,
+    pub(super) totals: SampleTotals,
+    pub(super) repeated_ids: RepeatedIds,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -161,18 +202,13 @@ fn end_of_batch(records: &[UnitRecord], first: usize) -> usize {
 
 pub(super) struct Gathering<'d> {
     layout: SampleEncoding,
-    statistics: usize,
     samples: RecordRuns,
-    numbers: GroupNumbers,
+    groups_of_samples: AnonymousFile,
     ids: Ids<'d>,
     units: Vec<u64>,
     groups: BTreeMap<Option<String>, u32>,
     group_totals: Vec<GroupTotals>,
-    errors: Vec<RelativeError>,
-    skipped: Vec<u64>,
-    windows: u64,
-    overlapping: u64,
-    without_id: u64,
+    totals: SampleTotals,
     record: Vec<u8>,
 }
 
@@ -181,18 +217,13 @@ impl<'d> Gathering<'d> {
         let layout = SampleEncoding::from_criteria(criteria);
         Ok(Self {
             layout,
-            statistics: criteria.values_of_sample(),
             samples: RecordRuns::new(directory, layout.bytes())?,
-            numbers: GroupNumbers::new(directory)?,
+            groups_of_samples: AnonymousFile::create(directory)?,
             ids: Ids::new(directory),
             units: vec![0],
             groups: BTreeMap::new(),
             group_totals: Vec::new(),
-            errors: vec![RelativeError::default(); criteria.terms.len()],
-            skipped: vec![0; criteria.skipped.len()],
-            windows: 0,
-            overlapping: 0,
-            without_id: 0,
+            totals: SampleTotals::new(criteria),
             record: Vec::new(),
         })
     }
@@ -203,21 +234,18 @@ impl<'d> Gathering<'d> {
             number_of[*own as usize] = self.group(label.as_ref(), unit.lengths[*own as usize]);
         }
         let mut number = self.units.last().copied().unwrap_or(0);
-        let samples = unit.samples.iter().zip(unit.values.chunks_exact(self.statistics.max(1)));
+        let values = unit.values.chunks_exact(self.layout.statistics.max(1));
+        let samples = unit.samples.iter().zip(values);
         for ((own, tokens), values) in samples {
             let group = number_of[*own as usize];
             self.group_totals[group as usize].samples += 1;
             self.layout.write(&mut self.record, number, *tokens, values);
             self.samples.push(group as usize, &self.record)?;
-            self.numbers.push(group)?;
+            self.groups_of_samples.append(&group.to_le_bytes())?;
             number += 1;
         }
         unit.ids.iter().try_for_each(|id| self.ids.push(*id))?;
-        self.errors.iter_mut().zip(&unit.errors).for_each(|(all, more)| all.append(more));
-        self.skipped.iter_mut().zip(&unit.skipped).for_each(|(all, more)| *all += more);
-        self.windows += unit.windows;
-        self.overlapping += unit.overlapping;
-        self.without_id += unit.without_id;
+        self.totals.add(&unit.totals);
         self.units.push(number);
         Ok(())
     }
@@ -235,20 +263,18 @@ impl<'d> Gathering<'d> {
         group
     }
 
-    pub(super) fn finish(self, stop: &Stop) -> Result<GatheredSamples> {
+    pub(super) fn finish(mut self, stop: &Stop) -> Result<GatheredSamples> {
+        self.samples.finish()?;
+        self.groups_of_samples.flush()?;
         Ok(GatheredSamples {
-            samples: self.samples.finish()?,
+            samples: self.samples,
             layout: self.layout,
-            groups_of_samples: self.numbers.finish()?,
+            groups_of_samples: GroupsOfSamples(self.groups_of_samples),
             units: self.units,
             groups: self.groups,
             group_totals: self.group_totals,
-            errors: self.errors,
-            skipped: self.skipped,
-            windows: self.windows,
-            overlapping: self.overlapping,
+            totals: self.totals,
             repeated_ids: self.ids.repeated(stop)?,
-            without_id: self.without_id,
         })
     }
 }
@@ -264,11 +290,7 @@ pub(super) struct UnitSamples {
     /// Values of all samples, concatenated.
     pub(super) values: Vec<f64>,
     pub(super) ids: Vec<u128>,
-    errors: Vec<RelativeError>,
-    skipped: Vec<u64>,
-    windows: u64,
-    overlapping: u64,
-    without_id: u64,
+    totals: SampleTotals,
 }
 
 impl UnitSamples {
@@ -291,9 +313,7 @@ impl UnitSamples {
             let row = document.first()?.input_row - unit.first_row;
             labels.as_ref()?[row as usize].clone()
         };
-        let errors = vec![RelativeError::default(); criteria.terms.len()];
-        let skipped = vec![0; criteria.skipped.len()];
-        let mut samples = Self { errors, skipped, ..Self::default() };
+        let mut samples = Self { totals: SampleTotals::new(criteria), ..Self::default() };
         let mut document: Vec<ScoredWindow> = Vec::new();
         scores::read(&directory.root.join(&record.scores.path), &criteria.columns(), |window| {
             if document.first().is_some_and(|first| first.input_row != window.input_row) {
@@ -322,18 +342,19 @@ impl UnitSamples {
             self.lengths.push((first.tokens_scored, first.tokens_scored));
         }
         self.ids.push(hash(&first.id));
-        self.without_id += u64::from(is_id_of_row(&first.id, file, first.input_row));
-        self.windows += windows.len() as u64;
-        self.overlapping +=
+        let totals = &mut self.totals;
+        totals.without_id += u64::from(is_id_of_row(&first.id, file, first.input_row));
+        totals.windows += windows.len() as u64;
+        totals.overlapping +=
             windows.windows(2).filter(|pair| pair[1].tokens.0 < pair[0].tokens.1).count() as u64;
         let (shortest, longest) = &mut self.lengths[group as usize];
         for window in windows {
             *shortest = (*shortest).min(window.tokens_scored);
             *longest = (*longest).max(window.tokens_scored);
         }
-        for sample in criteria.samples(windows) {
-            criteria.add_errors(sample, &mut self.errors);
-            for (windows, of) in self.skipped.iter_mut().zip(&criteria.skipped) {
+        for sample in criteria.samples.split(windows) {
+            criteria.add_errors(sample, &mut totals.errors);
+            for (windows, of) in totals.skipped.iter_mut().zip(&criteria.skipped) {
                 *windows += criteria.skipped_windows(of, sample);
             }
             self.samples.push((group, criteria.tokens(sample)));
@@ -358,5 +379,25 @@ mod tests {
             assert!(values.len() == 2 && values[0].to_bits() == 0.25_f64.to_bits());
             assert!(values[1].is_nan());
         }
+    }
+
+    #[test]
+    fn the_groups_of_any_samples_are_read_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = RunDirectory::for_output(&folder.path().join("out"));
+        let mut file = AnonymousFile::create(&directory).unwrap();
+        let all: Vec<u32> = (0..524_295).map(|sample| sample * 31 % 1009).collect();
+        for group in &all {
+            file.append(&group.to_le_bytes()).unwrap();
+        }
+        file.flush().unwrap();
+        let groups = GroupsOfSamples(file);
+        for range in [0..0, 0..3, 262_140..262_150, 524_290..524_295] {
+            assert_eq!(
+                groups.read_range(range.start as u64..range.end as u64).unwrap(),
+                all[range]
+            );
+        }
+        assert!(groups.read_range(524_290..524_296).is_err(), "there is no such sample");
     }
 }

@@ -1,5 +1,7 @@
 //! Counts of the samples that each guard rejects, and the groups that lose more than half of theirs to it.
 
+use std::cmp::Reverse;
+
 use super::criteria::Criteria;
 use super::rank::Totals;
 use crate::run_directory::summary::{GuardUse, GuardedGroup};
@@ -7,49 +9,34 @@ use crate::run_directory::summary::{GuardUse, GuardedGroup};
 /// Groups listed for each guard: those that lose the most samples.
 const MAX_GROUPS: usize = 100;
 
-pub(super) struct GuardCounts(Vec<GuardUse>);
-
-impl GuardCounts {
-    pub(super) fn new(criteria: &Criteria) -> Self {
-        let guards = criteria.guards.iter().enumerate().map(|(index, (guard, _))| GuardUse {
+/// Counts the samples that each guard rejects. `groups`: value of the `within` column, samples and totals of each group.
+pub(super) fn count<'t>(
+    criteria: &Criteria,
+    groups: impl Iterator<Item = (&'t Option<String>, u64, &'t Totals)> + Clone,
+) -> Vec<GuardUse> {
+    let guards = criteria.guards.iter().enumerate().map(|(index, (guard, _))| {
+        let (mut rejected, mut missing, mut all, mut most) = (0, 0, 0, Vec::new());
+        for (value, samples, totals) in groups.clone() {
+            let own = (totals.rejected[index], totals.missing[index]);
+            (rejected, missing, all) = (rejected + own.0, missing + own.1, all + samples);
+            if 2 * (own.0 + own.1) > samples {
+                let (value, rejected, missing) = (value.clone(), own.0, own.1);
+                most.push(GuardedGroup { value, rejected, missing, samples });
+            }
+        }
+        most.sort_by_key(|group| Reverse(group.rejected + group.missing));
+        let groups_left_out = most.len().saturating_sub(MAX_GROUPS) as u64;
+        most.truncate(MAX_GROUPS);
+        GuardUse {
             setting: format!("stages.filter.guards.{index}"),
             statistic: guard.statistic.clone(),
             bounds: guard.in_words(),
-            rejected: 0,
-            missing: 0,
-            samples: 0,
-            groups: Vec::new(),
-            groups_left_out: 0,
-        });
-        Self(guards.collect())
-    }
-
-    /// Adds the totals of a group with this value of the `within` column.
-    pub(super) fn add(&mut self, value: Option<&String>, samples: u64, totals: &Totals) {
-        let counts = totals.rejected.iter().copied().zip(totals.missing.iter().copied());
-        for (guard, (rejected, missing)) in self.0.iter_mut().zip(counts) {
-            guard.rejected += rejected;
-            guard.missing += missing;
-            guard.samples += samples;
-            if 2 * (rejected + missing) > samples {
-                let value = value.cloned();
-                guard.groups.push(GuardedGroup { value, rejected, missing, samples });
-                if guard.groups.len() >= 2 * MAX_GROUPS {
-                    cut(guard);
-                }
-            }
+            rejected,
+            missing,
+            samples: all,
+            groups: most,
+            groups_left_out,
         }
-    }
-
-    pub(super) fn finish(mut self) -> Vec<GuardUse> {
-        self.0.iter_mut().for_each(cut);
-        self.0
-    }
-}
-
-/// Keeps the groups with the most samples that do not pass a guard.
-fn cut(guard: &mut GuardUse) {
-    guard.groups.sort_by_key(|group| std::cmp::Reverse(group.rejected + group.missing));
-    guard.groups_left_out += guard.groups.len().saturating_sub(MAX_GROUPS) as u64;
-    guard.groups.truncate(MAX_GROUPS);
+    });
+    guards.collect()
 }

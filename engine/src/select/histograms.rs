@@ -13,13 +13,7 @@ use crate::run_directory::layout::RunDirectory;
 
 /// Histograms that are being collected, from several threads.
 #[derive(Debug)]
-pub(super) struct HistogramsOfGroups(Mutex<Filed>);
-
-#[derive(Debug)]
-struct Filed {
-    file: AnonymousFile,
-    bytes: usize,
-}
+pub(super) struct HistogramsOfGroups(Mutex<AnonymousFile>);
 
 #[derive(Clone, Debug)]
 pub(super) struct HistogramLocation {
@@ -29,21 +23,18 @@ pub(super) struct HistogramLocation {
 
 impl HistogramsOfGroups {
     pub(super) fn new(directory: &RunDirectory) -> Result<Self> {
-        Ok(Self(Mutex::new(Filed { file: AnonymousFile::create(directory)?, bytes: 0 })))
+        AnonymousFile::create(directory).map(|file| Self(Mutex::new(file)))
     }
 
     pub(super) fn add(&self, histogram: &Histogram) -> Result<HistogramLocation> {
         let bytes: Vec<u8> = histogram.words().iter().flat_map(|word| word.to_ne_bytes()).collect();
-        let mut filed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        filed.file.append(&bytes)?;
-        let first = filed.bytes;
-        filed.bytes += bytes.len();
-        Ok(HistogramLocation { range: histogram.range(), bytes: first..filed.bytes })
+        let first = self.0.lock().unwrap_or_else(PoisonError::into_inner).append(&bytes)? as usize;
+        Ok(HistogramLocation { range: histogram.range(), bytes: first..first + bytes.len() })
     }
 
     pub(super) fn finish(self) -> Result<Histograms> {
-        let filed = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
-        Ok(Histograms(Arc::new(filed.file.mapped()?)))
+        let file = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Ok(Histograms(Arc::new(file.mapped()?)))
     }
 }
 

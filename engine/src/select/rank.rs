@@ -89,7 +89,7 @@ impl<'a> Ranking<'a> {
     /// Returns the kept samples by unit, and the percentiles and histograms of all groups.
     pub(super) fn finish(self) -> Result<(Vec<u64>, ScorePercentiles, Histograms)> {
         let kept = self.kept.into_iter().map(AtomicU64::into_inner).collect();
-        Ok((kept, self.percentiles.finish(), self.histograms.finish()?))
+        Ok((kept, self.percentiles.finish()?, self.histograms.finish()?))
     }
 }
 
@@ -128,7 +128,7 @@ impl GroupDecision {
             scorer: scorer(criteria, self.scales(criteria, histograms)),
             bounds: self.bounds.clone(),
             cutoffs: self.cutoffs.clone(),
-            percentiles: self.percentiles,
+            percentiles: self.percentiles.clone(),
         }
     }
 }

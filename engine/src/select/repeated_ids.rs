@@ -33,7 +33,7 @@ impl<'d> Ids<'d> {
         let file = AnonymousFile::create(self.directory)?;
         let (first, count, documents) = (Vec::new(), 0, 0);
         let mut repeated = RepeatedIds { file, first, count, documents };
-        let (mut last, mut equal, mut bytes) = ([0; 2], 0_u64, Vec::new());
+        let (mut last, mut equal) = ([0; 2], 0_u64);
         self.hashes.for_each(stop, |hash| {
             equal = if equal > 0 && hash == last { equal + 1 } else { 1 };
             last = hash;
@@ -41,13 +41,13 @@ impl<'d> Ids<'d> {
                 1 => {}
                 2 => {
                     repeated.documents += 2;
-                    repeated.append(hash, &mut bytes)?;
+                    repeated.append(hash)?;
                 }
                 _ => repeated.documents += 1,
             }
             Ok(())
         })?;
-        repeated.file.append(&bytes)?;
+        repeated.file.flush()?;
         Ok(repeated)
     }
 }
@@ -58,31 +58,18 @@ pub(super) struct RepeatedIds {
     file: AnonymousFile,
     /// First hash of every block.
     first: Vec<u128>,
-    count: u64,
-    /// Number of documents with any of these ids.
-    documents: u64,
+    pub(super) count: u64,
+    /// Number of documents that share their id with another.
+    pub(super) documents: u64,
 }
 
 impl RepeatedIds {
-    pub(super) fn count(&self) -> u64 {
-        self.count
-    }
-
-    /// Number of documents that share their id with another.
-    pub(super) fn documents(&self) -> u64 {
-        self.documents
-    }
-
-    /// Adds a hash. `waiting`: bytes that are not written yet.
-    fn append(&mut self, hash: [u64; 2], waiting: &mut Vec<u8>) -> Result<()> {
+    fn append(&mut self, hash: [u64; 2]) -> Result<()> {
         if self.count.is_multiple_of(BLOCK as u64) {
             self.first.push(u128::from(hash[0]) << 64 | u128::from(hash[1]));
-            self.file.append(waiting)?;
-            waiting.clear();
         }
         self.count += 1;
-        waiting.extend(hash.map(u64::to_be_bytes).as_flattened());
-        Ok(())
+        self.file.append(hash.map(u64::to_be_bytes).as_flattened()).map(drop)
     }
 
     /// Whether another document has the same id.
@@ -122,7 +109,7 @@ mod tests {
     #[test]
     fn repeated_ids_are_listed_once() {
         let ids = repeated(["a", "b", "a", "c", "a"].map(str::to_owned).into_iter());
-        assert_eq!((ids.count(), ids.documents()), (1, 3));
+        assert_eq!((ids.count, ids.documents), (1, 3));
         let found = ["a", "b", "c", "d"].map(|id| ids.contains(id).unwrap());
         assert_eq!(found, [true, false, false, false]);
         assert!(!repeated(std::iter::empty()).contains("a").unwrap());
@@ -132,7 +119,7 @@ mod tests {
     fn many_repeated_ids_are_found_block_by_block() {
         let name = |number: u32| format!("id-{number}");
         let ids = repeated((0..9000).chain(3000..6000).map(name));
-        assert_eq!(ids.count(), 3000);
+        assert_eq!(ids.count, 3000);
         assert!((0..9000).all(|number| {
             ids.contains(&name(number)).unwrap() == (3000..6000).contains(&number)
         }));

@@ -21,7 +21,6 @@ pub(super) struct RecordRuns {
     /// Buffered bytes by group.
     waiting: Vec<Vec<u8>>,
     waiting_bytes: usize,
-    written: u64,
     /// Ranges in the file, by group: start and length.
     ranges: Vec<Vec<(u64, u64)>>,
 }
@@ -31,7 +30,7 @@ impl RecordRuns {
     pub(super) fn new(directory: &RunDirectory, record: usize) -> Result<Self> {
         let file = AnonymousFile::create(directory)?;
         let (waiting, ranges) = (Vec::new(), Vec::new());
-        Ok(Self { file, record, waiting, waiting_bytes: 0, written: 0, ranges })
+        Ok(Self { file, record, waiting, waiting_bytes: 0, ranges })
     }
 
     pub(super) fn push(&mut self, group: usize, record: &[u8]) -> Result<()> {
@@ -49,29 +48,19 @@ impl RecordRuns {
         for (waiting, ranges) in self.waiting.iter_mut().zip(&mut self.ranges) {
             let bytes = std::mem::take(waiting);
             if !bytes.is_empty() {
-                self.file.append(&bytes)?;
-                ranges.push((self.written, bytes.len() as u64));
-                self.written += bytes.len() as u64;
+                ranges.push((self.file.append(&bytes)?, bytes.len() as u64));
             }
         }
         self.waiting_bytes = 0;
         Ok(())
     }
 
-    pub(super) fn finish(mut self) -> Result<Groups> {
+    /// Writes all records, for reading.
+    pub(super) fn finish(&mut self) -> Result<()> {
         self.write_out()?;
-        Ok(Groups { file: self.file, record: self.record, ranges: self.ranges })
+        self.file.flush()
     }
-}
 
-#[derive(Debug)]
-pub(super) struct Groups {
-    file: AnonymousFile,
-    record: usize,
-    ranges: Vec<Vec<(u64, u64)>>,
-}
-
-impl Groups {
     /// Calls `each` for the records of a group in insertion order.
     ///
     /// # Errors
@@ -124,10 +113,10 @@ mod tests {
                     runs.write_out().unwrap();
                 }
             }
-            let groups = runs.finish().unwrap();
+            runs.finish().unwrap();
             for group in 0..6 {
                 let mut got = Vec::new();
-                let visited = groups.visit(group, &Stop::default(), |record| {
+                let visited = runs.visit(group, &Stop::default(), |record| {
                     got.push(record.to_vec());
                     Ok(())
                 });
@@ -148,16 +137,15 @@ mod tests {
             runs.push(number % 2, &vec![number as u8; 1 << 16]).unwrap();
         }
         assert!(runs.waiting_bytes < MAX_BUFFERED_BYTES);
-        let groups = runs.finish().unwrap();
-        assert_eq!(groups.ranges[0].len(), 3);
+        runs.finish().unwrap();
+        assert_eq!(runs.ranges[0].len(), 3);
         let mut seen = 0;
-        groups
-            .visit(1, &Stop::default(), |record| {
-                assert!(record.iter().all(|byte| *byte == (2 * seen + 1) as u8));
-                seen += 1;
-                Ok(())
-            })
-            .unwrap();
+        runs.visit(1, &Stop::default(), |record| {
+            assert!(record.iter().all(|byte| *byte == (2 * seen + 1) as u8));
+            seen += 1;
+            Ok(())
+        })
+        .unwrap();
         assert_eq!(seen, many / 2);
         assert_eq!(
             std::fs::read_dir(directory(&folder).temporary_folder()).unwrap().count(),

@@ -1,7 +1,7 @@
 //! Percentile ranks of scores in their group, by 65,536 bins between the lowest and the highest: counted in memory group by
 //! group and kept in a file, so that memory hardly depends on the number of groups.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use longsift_stages::score::percentile::share_of_range;
 
@@ -65,27 +65,26 @@ impl ScoreBins {
     }
 }
 
-/// Bins per block, the unit of reads. The first bin of each block is kept in memory, two bytes per block, so that one read
-/// finds a percentile.
+/// Bins per block, the unit of reads.
 const BLOCK: usize = 128;
 
 /// Percentiles of groups that are being collected, from several threads.
 #[derive(Debug)]
-pub(super) struct PercentilesOfGroups(Mutex<ScorePercentiles>);
+pub(super) struct PercentilesOfGroups(Mutex<AnonymousFile>);
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct GroupPercentiles {
     range: ScoreRange,
-    /// Index of its first bin in the file.
-    first: u64,
-    bins: u64,
-    first_block: usize,
+    /// Offset of its first bin in the file.
+    start: u64,
+    bins: usize,
+    /// First bin of each block, so that one read finds a percentile.
+    blocks: Arc<[u16]>,
 }
 
 impl PercentilesOfGroups {
     pub(super) fn new(directory: &RunDirectory) -> Result<Self> {
-        let (file, bins, blocks) = (AnonymousFile::create(directory)?, 0, Vec::new());
-        Ok(Self(Mutex::new(ScorePercentiles { file, bins, blocks })))
+        AnonymousFile::create(directory).map(|file| Self(Mutex::new(file)))
     }
 
     /// Adds the percentiles of a group whose scores are all counted; stores only bins that are not empty.
@@ -102,28 +101,20 @@ impl PercentilesOfGroups {
             bytes.extend(percentile.to_le_bytes());
             below += own;
         }
-        let added = (bytes.len() / BYTES) as u64;
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.file.append(&bytes)?;
-        let (first, first_block) = (all.bins, all.blocks.len());
-        all.bins += added;
-        all.blocks.extend(blocks);
-        Ok(GroupPercentiles { range: bins.range, first, bins: added, first_block })
+        let start = self.0.lock().unwrap_or_else(PoisonError::into_inner).append(&bytes)?;
+        let (range, bins, blocks) = (bins.range, bins.counts.len(), blocks.into());
+        Ok(GroupPercentiles { range, start, bins, blocks })
     }
 
-    pub(super) fn finish(self) -> ScorePercentiles {
-        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn finish(self) -> Result<ScorePercentiles> {
+        let mut file = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        file.flush()?;
+        Ok(ScorePercentiles(file))
     }
 }
 
 #[derive(Debug)]
-pub(super) struct ScorePercentiles {
-    file: AnonymousFile,
-    /// Number of bins in the file.
-    bins: u64,
-    /// First bin of every block of every group.
-    blocks: Vec<u16>,
-}
+pub(super) struct ScorePercentiles(AnonymousFile);
 
 impl ScorePercentiles {
     /// Computes (scores in lower bins + half of those in the same bin) ÷ scores of the group; `None` for `NaN`. Cost: one read
@@ -133,16 +124,11 @@ impl ScorePercentiles {
             return Ok(None);
         }
         let wanted = group.range.bin(score);
-        let blocks = &self.blocks[group.first_block..];
-        let blocks = &blocks[..group.bins.div_ceil(BLOCK as u64) as usize];
-        let Some(block) = blocks.partition_point(|bin| u32::from(*bin) <= wanted).checked_sub(1)
-        else {
-            return Ok(None);
-        };
-        let first = (block * BLOCK) as u64;
+        let block = group.blocks.partition_point(|bin| u32::from(*bin) <= wanted).checked_sub(1);
+        let Some(first) = block.map(|block| block * BLOCK) else { return Ok(None) };
         let mut bytes = [0; BLOCK * BYTES];
-        let bytes = &mut bytes[..(group.bins - first).min(BLOCK as u64) as usize * BYTES];
-        self.file.read(bytes, (group.first + first) * BYTES as u64)?;
+        let bytes = &mut bytes[..(group.bins - first).min(BLOCK) * BYTES];
+        self.0.read(bytes, group.start + (first * BYTES) as u64)?;
         let bins = bytes.as_chunks::<BYTES>().0;
         let bin_of = |entry: &[u8; BYTES]| {
             u32::from_le_bytes(*entry.first_chunk().expect("four bytes and eight"))
@@ -174,7 +160,7 @@ mod tests {
             all.add(&bins).unwrap()
         };
         let locations: Vec<GroupPercentiles> = groups.iter().map(add).collect();
-        let all = all.finish();
+        let all = all.finish().unwrap();
         let of = |(scores, location): (&&[f64], &GroupPercentiles)| {
             scores.iter().map(|score| all.percentile(location, *score).unwrap()).collect()
         };

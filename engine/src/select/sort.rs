@@ -79,10 +79,11 @@ impl<'d, const N: usize> Sorter<'d, N> {
         if self.file.is_some() {
             self.write_out()?;
         }
-        let Some(file) = &self.file else {
+        let Some(file) = &mut self.file else {
             self.waiting.sort_unstable();
             return self.waiting.into_iter().try_for_each(each);
         };
+        file.flush()?;
         let piece = (RUN / self.written.div_ceil(RUN)).max(MIN_PIECE);
         let starts = (0..self.written).step_by(RUN);
         let run = |start: usize| SortedRun::new(start..self.written.min(start + RUN));

@@ -235,7 +235,7 @@ fn check_calibrated(
     let known: CalibratedGroup = serde_json::from_str(&text).unwrap();
     let cutoffs = known.thresholds.len();
     assert_eq!(calibration::contradiction(criteria, &known, cutoffs), None);
-    let scorer = calibration::scorer(criteria, &known);
+    let scorer = known.scorer(&criteria.terms, criteria.combine, criteria.standardise);
     let folder = tempfile::tempdir().unwrap();
     let directory = RunDirectory::for_output(&folder.path().join("out"));
     let stop = Stop::default();

@@ -15,7 +15,6 @@ use crate::base::text::{count, counted, quoted_group};
 use crate::plan::Plan;
 use crate::run_directory::calibration::GroupDrift;
 use crate::run_directory::summary::GuardUse;
-use crate::spec::pipeline::Samples;
 
 /// Maximum groups named in a message.
 const MAX_LISTED: usize = 10;
@@ -40,17 +39,17 @@ pub(super) fn sample_warnings(gathered: &GatheredSamples) -> Vec<Diagnostic> {
             "use `windows: disjoint` or `both-ends` with `short_documents: drop`, or `score.within` a length class",
         ));
     }
-    if gathered.overlapping > 0 {
-        let share = 100.0 * gathered.overlapping as f64 / gathered.windows as f64;
+    if gathered.totals.overlapping > 0 {
+        let share = 100.0 * gathered.totals.overlapping as f64 / gathered.totals.windows as f64;
         warnings.push(warning(
             format!(
                 "{} of {} windows ({share:.1} %) overlap the window before them, because of `windows: both-ends`",
-                gathered.overlapping, gathered.windows
+                gathered.totals.overlapping, gathered.totals.windows
             ),
             "use `windows: disjoint` if no training token may occur twice",
         ));
     }
-    let repeated = gathered.repeated_ids.count();
+    let repeated = gathered.repeated_ids.count;
     if repeated > 0 {
         warnings.push(warning(
             format!(
@@ -76,7 +75,7 @@ pub(super) fn random_score_warnings(plan: &Plan, gathered: &GatheredSamples) -> 
         let hint = "give every document a unique id (`input.id_column`)";
         warnings.push(Diagnostic::warning(Blame::Data, message).hint(hint));
     };
-    let (documents, ids) = (gathered.repeated_ids.documents(), gathered.repeated_ids.count());
+    let (documents, ids) = (gathered.repeated_ids.documents, gathered.repeated_ids.count);
     if is_drawn && documents > 0 {
         let ids = counted(ids, "id");
         warn(format!(
@@ -84,7 +83,7 @@ pub(super) fn random_score_warnings(plan: &Plan, gathered: &GatheredSamples) -> 
             count(documents)
         ));
     }
-    let without = gathered.without_id;
+    let without = gathered.totals.without_id;
     if let (true, Some(column)) = (is_drawn && without > 0, &plan.spec.pipeline.input.id_column) {
         let documents = if without == 1 { "document has" } else { "documents have" };
         warn(format!(
@@ -160,10 +159,7 @@ pub(super) fn empty_group_warning(
 
 /// Warns about each guard that rejects more than half of all samples or of those of a group.
 pub(super) fn guard_warnings(plan: &Plan, guards: &[GuardUse]) -> Vec<Diagnostic> {
-    let samples = match plan.spec.pipeline.output.samples {
-        Samples::Windows => "windows",
-        Samples::Documents => "documents",
-    };
+    let samples = plan.spec.pipeline.output.samples.name();
     let warning = |guard: &GuardUse| {
         let message = format!("the guard {}", guard.in_words(samples));
         let hint = format!(

@@ -323,6 +323,20 @@ pub enum Samples {
     Documents,
 }
 
+impl Samples {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Windows => "windows",
+            Self::Documents => "documents",
+        }
+    }
+
+    /// Splits the windows of a document into samples.
+    pub fn split<W>(self, document: &[W]) -> std::slice::Chunks<'_, W> {
+        document.chunks(if self == Self::Windows { 1 } else { document.len().max(1) })
+    }
+}
+
 /// Compression of Parquet pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
