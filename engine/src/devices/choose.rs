@@ -12,11 +12,8 @@ use super::ledger::{Ledger, Limit};
 use super::simulated::{self, SimulatedDevice};
 use super::visible::visible_gpus;
 
-/// GPUs that can measure windows, in the order of `cuda:0`, `cuda:1`, …; or the reason for their absence.
-struct GpuSearch {
-    gpus: Vec<Device>,
-    why: String,
-}
+/// GPUs that can measure windows, in the order of `cuda:0`, `cuda:1`, …; and the reason for the choice or their absence.
+type GpuSearch = (Vec<Device>, String);
 
 /// Returns the devices that the settings select on this machine.
 ///
@@ -27,7 +24,7 @@ pub fn choose(choice: DeviceCriteria<'_>) -> Result<Devices, NoDevices> {
     let (mut list, why) = match &settings.devices {
         DeviceSettings::Kind(DeviceKind::Cpu) => (vec![cpu(choice)], "as set".to_owned()),
         DeviceSettings::Kind(DeviceKind::Auto) => {
-            let GpuSearch { gpus, why } = find(choice)?;
+            let (gpus, why) = find(choice)?;
             if gpus.is_empty() { (vec![cpu(choice)], why) } else { (gpus, why) }
         }
         DeviceSettings::Names(names) if names.iter().all(|name| name == "cpu") => {
@@ -87,23 +84,20 @@ fn find(choice: DeviceCriteria<'_>) -> Result<GpuSearch, NoDevices> {
         });
     }
     if let Some(named) = choice.named.filter(|named| !named.is_cuda()) {
-        let why = format!("the kernel `{}` is for processors", named.name());
-        return Ok(GpuSearch { gpus: Vec::new(), why });
+        return Ok((Vec::new(), format!("the kernel `{}` is for processors", named.name())));
     }
     if choice.element_type == ElementType::Int16 {
-        let why = "`precision: int16` is for processors".to_owned();
-        return Ok(GpuSearch { gpus: Vec::new(), why });
+        return Ok((Vec::new(), "`precision: int16` is for processors".to_owned()));
     }
-    let (gpus, why) = match real_gpus(choice) {
-        Ok(gpus) if gpus.is_empty() => (gpus, "`CUDA_VISIBLE_DEVICES` hides every GPU".to_owned()),
-        Ok(gpus) => {
-            let why = format!("{} GPUs were found", gpus.len());
-            (gpus, why)
-        }
-        Err(why) => (Vec::new(), why),
+    let gpus = real_gpus(choice);
+    let why = match &gpus {
+        Ok(gpus) if gpus.is_empty() => "`CUDA_VISIBLE_DEVICES` hides every GPU".to_owned(),
+        Ok(gpus) => format!("{} GPUs were found", gpus.len()),
+        Err(why) => why.clone(),
     };
+    let gpus = gpus.unwrap_or_default();
     tracing::debug!(gpus = gpus.len(), why, "looked for GPUs");
-    Ok(GpuSearch { gpus, why })
+    Ok((gpus, why))
 }
 
 #[cfg(feature = "cuda")]
@@ -139,11 +133,11 @@ fn simulate(choice: DeviceCriteria<'_>, value: &str) -> Result<GpuSearch, String
     };
     let gpus = descriptions.into_iter().enumerate().map(device).collect::<Result<_, String>>()?;
     tracing::warn!("{} is set: {why}, no real ones", simulated::VARIABLE);
-    Ok(GpuSearch { gpus, why })
+    Ok((gpus, why))
 }
 
 /// Selects devices by name, each at most once.
-fn named(names: &[String], wanted: &str, found: GpuSearch) -> Result<Vec<Device>, NoDevices> {
+fn named(names: &[String], wanted: &str, (gpus, why): GpuSearch) -> Result<Vec<Device>, NoDevices> {
     let refused = |why: String| {
         NoDevices {
         key: "devices",
@@ -151,10 +145,9 @@ fn named(names: &[String], wanted: &str, found: GpuSearch) -> Result<Vec<Device>
         hint: "GPUs need an NVIDIA driver and a build with `--features cuda`; set `devices: cpu`, or `auto` to use GPUs if there are any".to_owned(),
     }
     };
-    let known: Vec<String> =
-        found.gpus.iter().map(|device| device.compute.name().to_owned()).collect();
+    let known: Vec<String> = gpus.iter().map(|device| device.compute.name().to_owned()).collect();
     if known.is_empty() {
-        return Err(refused(found.why));
+        return Err(refused(why));
     }
     let mut list: Vec<Device> = Vec::new();
     for name in names {
@@ -170,7 +163,7 @@ fn named(names: &[String], wanted: &str, found: GpuSearch) -> Result<Vec<Device>
         if list.iter().any(|device| device.compute.name() == name) {
             return Err(refused(format!("`{name}` is listed twice")));
         }
-        list.push(found.gpus[position].clone());
+        list.push(gpus[position].clone());
     }
     Ok(list)
 }

@@ -27,24 +27,10 @@ impl Compute for Cpu {
         self.kernel
     }
 
-    /// 0: the table is memory-mapped.
-    fn resident_bytes(&self, _: &AttentionSpec, _: u64) -> u64 {
-        0
-    }
-
-    fn load(&self, _: &FirstLayer) -> Result<(), DeviceFailure> {
-        Ok(())
-    }
-
     /// Independent of the number of heads, which are processed in turn.
     fn window_bytes(&self, layer: &AttentionSpec, tokens: usize, _: Range<usize>) -> u64 {
         longsift_kernels::window_bytes(self.kernel, &layer.attention_shape(tokens), self.threads)
             + layer.source_bytes(tokens as u64)
-    }
-
-    /// 0: not distinguished from the rest of the process.
-    fn held_bytes(&self) -> u64 {
-        0
     }
 
     fn measure(

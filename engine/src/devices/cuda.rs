@@ -137,11 +137,6 @@ impl Compute for Cuda {
         cuda::window_bytes(self.kernel, &shape, &sizes, &(0..key_heads.len()))
     }
 
-    fn held_bytes(&self) -> u64 {
-        let windows = self.with_device(|device| device.driver().held_bytes()).unwrap_or(0);
-        windows + self.forwarding.load(SeqCst)
-    }
-
     fn kept_bytes(&self) -> u64 {
         self.with_device(cuda::CudaDevice::kept_bytes).unwrap_or(0)
     }
@@ -202,7 +197,8 @@ impl MemorySource for GpuMemory {
     }
 
     fn held(&self) -> u64 {
-        self.compute.held_bytes()
+        let windows = self.compute.with_device(|device| device.driver().held_bytes());
+        windows.unwrap_or(0) + self.compute.forwarding.load(SeqCst)
     }
 
     fn utilisation(&self) -> Option<u32> {

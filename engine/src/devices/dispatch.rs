@@ -6,7 +6,6 @@
 //! back-off, then the window is given up.
 
 pub(crate) mod shortage;
-pub(crate) mod state;
 pub(crate) mod terms;
 
 use std::cmp::Reverse;
@@ -19,7 +18,7 @@ use longsift_stages::shard_across_devices::ShardBy;
 
 use super::ledger::{MemoryState, Reservation, ReservationRefusal};
 use super::steps::Step;
-use state::{DeviceState, DeviceStatus, PendingWindow};
+use terms::{DeviceState, DeviceStatus, PendingWindow};
 
 pub use terms::{DeviceProperties, Next, Piece, PieceOutcome, Policy, WindowBytes};
 
@@ -357,7 +356,10 @@ impl Dispatcher {
         let tokens = window.tokens;
         if heads < wanted {
             window.max_heads = heads;
-            self.steps.push((Some(index), Step::smaller_groups(self.policy.unit, tokens, heads)));
+            self.steps.push((
+                Some(index),
+                Step::SmallerGroups { unit: self.policy.unit, tokens, units: heads },
+            ));
         }
         Piece { window: id, tokens, key_heads, device: index, reservation }
     }
@@ -419,7 +421,7 @@ impl Dispatcher {
             }
             Err(DeviceFailure::Failed(message)) => self.failed(id, index, message),
         };
-        let Some(window) = self.windows.get_mut(&id) else { return PieceOutcome::Gone };
+        let Some(window) = self.windows.get_mut(&id) else { return PieceOutcome::Open };
         if let Some(why) = why {
             self.give_up(id, &why);
             return PieceOutcome::GivenUp(why);
@@ -438,7 +440,7 @@ impl Dispatcher {
             (device.limit, device.successes) = (device.limit + 1, 0);
             self.steps.push((Some(index), Step::MoreInFlight { windows: device.limit }));
         }
-        let Some(window) = self.windows.get_mut(&id) else { return PieceOutcome::Gone };
+        let Some(window) = self.windows.get_mut(&id) else { return PieceOutcome::Open };
         window.done += heads;
         window.waiting_since = None;
         if window.done < window.key_heads {

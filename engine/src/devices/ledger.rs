@@ -25,8 +25,10 @@ pub trait MemorySource: Send + Sync {
     /// The device does not respond.
     fn read(&self) -> Result<Memory, String>;
 
-    /// Bytes that this process holds.
-    fn held(&self) -> u64;
+    /// Bytes that this process holds: resident data, windows in progress and cached buffers.
+    fn held(&self) -> u64 {
+        0
+    }
 
     /// Recent utilisation in per cent, if known.
     fn utilisation(&self) -> Option<u32> {
@@ -209,10 +211,6 @@ pub struct Limit(pub u64);
 impl MemorySource for Limit {
     fn read(&self) -> Result<Memory, String> {
         Ok(Memory { total: self.0, used: 0 })
-    }
-
-    fn held(&self) -> u64 {
-        0
     }
 }
 

@@ -25,8 +25,12 @@ use super::steps::Step;
 /// Work that devices do on jobs `J` with results `R`.
 pub trait Work<J, R>: Sync {
     /// Bytes that stay allocated on a device.
-    fn resident_bytes(&self, device: &Device) -> u64;
-    fn load(&self, device: &Device) -> Result<(), DeviceFailure>;
+    fn resident_bytes(&self, _device: &Device) -> u64 {
+        0
+    }
+    fn load(&self, _device: &Device) -> Result<(), DeviceFailure> {
+        Ok(())
+    }
     fn piece_bytes(&self, devices: &[Device]) -> Box<WindowBytes>;
     /// Tokens of the longest window of a job, and the number of its units.
     fn size(&self, job: &J) -> (usize, usize);
@@ -112,7 +116,7 @@ pub enum SchedulerMessage<J = WindowTokens, R = HeadSums> {
 
 /// Scheduler: takes jobs, by default windows of layer 0, and returns their results, by default sums of heads.
 pub struct Scheduler<'a, J = WindowTokens, R = HeadSums> {
-    devices: &'a [Device],
+    pub(crate) devices: &'a [Device],
     work_on: &'a dyn Work<J, R>,
     state: Mutex<SchedulerState<J, R>>,
     /// Signals device threads that the state has changed.
@@ -126,26 +130,20 @@ enum Task<J> {
     Measure(Piece, Arc<J>),
 }
 
-struct RunningJob<J, R> {
-    job: Arc<J>,
-    /// By first unit.
-    parts: BTreeMap<usize, R>,
-}
-
 struct SchedulerState<J, R> {
     dispatcher: Dispatcher,
     tasks: Vec<VecDeque<Task<J>>>,
-    jobs: HashMap<u64, RunningJob<J, R>>,
+    /// Jobs, and the results of their parts by first unit.
+    jobs: HashMap<u64, (Arc<J>, BTreeMap<usize, R>)>,
     messages: VecDeque<SchedulerMessage<J, R>>,
     next_id: u64,
     check_at: Option<Instant>,
     closing: bool,
     dead: bool,
+    /// By device; the last entry has the time in which at least one of them was busy.
     work: Vec<DeviceUsage>,
-    /// By device, and in total: number of running pieces, and the start of the current busy period.
+    /// Number of running pieces, and the start of the current busy period, likewise.
     busy: Vec<(usize, Instant)>,
-    busy_total: (usize, Instant),
-    total_busy_time: Duration,
 }
 
 impl<'a, J: Send + Sync, R: Send> Scheduler<'a, J, R> {
@@ -195,10 +193,8 @@ impl<'a, J: Send + Sync, R: Send> Scheduler<'a, J, R> {
             check_at: Some(now),
             closing: false,
             dead: false,
-            work: vec![DeviceUsage::default(); devices.len()],
-            busy: vec![(0, now); devices.len()],
-            busy_total: (0, now),
-            total_busy_time: Duration::ZERO,
+            work: vec![DeviceUsage::default(); devices.len() + 1],
+            busy: vec![(0, now); devices.len() + 1],
         };
         Self {
             devices,
@@ -210,10 +206,6 @@ impl<'a, J: Send + Sync, R: Send> Scheduler<'a, J, R> {
         }
     }
 
-    pub fn devices(&self) -> &'a [Device] {
-        self.devices
-    }
-
     /// Queues a job and returns its id.
     pub fn submit(&self, job: J) -> u64 {
         let mut state = self.lock();
@@ -221,7 +213,7 @@ impl<'a, J: Send + Sync, R: Send> Scheduler<'a, J, R> {
         state.next_id += 1;
         let (tokens, units) = self.work_on.size(&job);
         state.dispatcher.submit(id, tokens, units);
-        state.jobs.insert(id, RunningJob { job: Arc::new(job), parts: BTreeMap::new() });
+        state.jobs.insert(id, (Arc::new(job), BTreeMap::new()));
         self.dispatch_work(&mut state);
         id
     }
@@ -260,7 +252,7 @@ impl<'a, J: Send + Sync, R: Send> Scheduler<'a, J, R> {
         (0..self.devices.len()).map(reason).collect()
     }
 
-    /// Work that each device has done so far.
+    /// Work that each device has done so far, then the time in which at least one was busy.
     pub fn work(&self) -> Vec<DeviceUsage> {
         let (state, now) = (self.lock(), Instant::now());
         let mut work = state.work.clone();
@@ -274,9 +266,7 @@ impl<'a, J: Send + Sync, R: Send> Scheduler<'a, J, R> {
 
     /// Time in which at least one device was busy.
     pub fn busy(&self) -> Duration {
-        let state = self.lock();
-        let (pieces, since) = state.busy_total;
-        state.total_busy_time + if pieces > 0 { since.elapsed() } else { Duration::ZERO }
+        self.work().pop().map_or(Duration::ZERO, |total| total.busy)
     }
 
     fn lock(&self) -> MutexGuard<'_, SchedulerState<J, R>> {
@@ -376,13 +366,14 @@ impl<'a, J: Send + Sync, R: Send> Scheduler<'a, J, R> {
 
 impl<J, R> SchedulerState<J, R> {
     fn start(&mut self, piece: Piece, now: Instant) {
-        for (pieces, since) in [&mut self.busy[piece.device], &mut self.busy_total] {
+        for index in [piece.device, self.busy.len() - 1] {
+            let (pieces, since) = &mut self.busy[index];
             if *pieces == 0 {
                 *since = now;
             }
             *pieces += 1;
         }
-        let job = Arc::clone(&self.jobs[&piece.window].job);
+        let job = Arc::clone(&self.jobs[&piece.window].0);
         self.tasks[piece.device].push_back(Task::Measure(piece, job));
     }
 
@@ -394,21 +385,19 @@ impl<J, R> SchedulerState<J, R> {
         now: Duration,
     ) {
         let (id, device, units) = (piece.window, piece.device, piece.key_heads.clone());
-        let work = &mut self.work[device];
-        for ((pieces, since), time) in [
-            (&mut self.busy[device], &mut work.busy),
-            (&mut self.busy_total, &mut self.total_busy_time),
-        ] {
+        for index in [device, self.busy.len() - 1] {
+            let (pieces, since) = &mut self.busy[index];
             *pieces -= 1;
             if *pieces == 0 {
-                *time += since.elapsed();
+                self.work[index].busy += since.elapsed();
             }
         }
+        let work = &mut self.work[device];
         let result = match (result, self.jobs.get_mut(&id)) {
-            (Ok(part), Some(running)) => {
+            (Ok(part), Some((job, parts))) => {
                 work.pieces += 1;
-                work.tokens += work_on.tokens(&running.job, &units);
-                running.parts.insert(units.start, part);
+                work.tokens += work_on.tokens(job, &units);
+                parts.insert(units.start, part);
                 Ok(())
             }
             (result, _) => result.map(drop),
@@ -418,13 +407,12 @@ impl<J, R> SchedulerState<J, R> {
         self.take_steps();
         match ended {
             PieceOutcome::Done => {
-                let RunningJob { job, parts } =
-                    self.jobs.remove(&id).expect("a job that is done was open");
+                let (job, parts) = self.jobs.remove(&id).expect("a job that is done was open");
                 let joined = work_on.join(parts.into_values().collect());
                 self.messages.push_back(SchedulerMessage::Window { id, result: Ok((job, joined)) });
             }
             PieceOutcome::GivenUp(why) => self.give_up(id, why),
-            PieceOutcome::Open | PieceOutcome::Gone => {}
+            PieceOutcome::Open => {}
         }
     }
 

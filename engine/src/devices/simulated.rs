@@ -250,10 +250,6 @@ impl Compute for SimulatedDevice {
         8 * tokens + rows + sums
     }
 
-    fn held_bytes(&self) -> u64 {
-        self.memory.held.load(SeqCst)
-    }
-
     fn measure(
         &self,
         layer: &FirstLayer,

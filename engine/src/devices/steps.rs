@@ -31,15 +31,11 @@ pub enum Step {
     MoreInFlight {
         windows: usize,
     },
-    /// A window is measured in groups of heads, because of memory.
-    HeadGroups {
+    /// Fewer units are measured together, because of memory: heads of a window, or windows of a whole model.
+    SmallerGroups {
+        unit: Unit,
         tokens: usize,
-        key_heads: usize,
-    },
-    /// Fewer windows run through a whole model together, because of memory.
-    WindowGroups {
-        tokens: usize,
-        windows: usize,
+        units: usize,
     },
     /// Nothing fits on any device: waiting for memory to be released.
     MemoryWait(NotEnough),
@@ -62,14 +58,6 @@ pub enum Step {
 }
 
 impl Step {
-    /// Step to groups of at most `number` units.
-    pub(super) fn smaller_groups(unit: Unit, tokens: usize, number: usize) -> Self {
-        match unit {
-            Unit::KeyHead => Self::HeadGroups { tokens, key_heads: number },
-            Unit::Window => Self::WindowGroups { tokens, windows: number },
-        }
-    }
-
     /// Name in events and in the summary.
     pub fn name(&self) -> &'static str {
         match self {
@@ -77,8 +65,8 @@ impl Step {
             Self::OutOfMemory { .. } => "out_of_memory",
             Self::FewerInFlight { .. } => "fewer_in_flight",
             Self::MoreInFlight { .. } => "more_in_flight",
-            Self::HeadGroups { .. } => "head_groups",
-            Self::WindowGroups { .. } => "window_groups",
+            Self::SmallerGroups { unit: Unit::KeyHead, .. } => "head_groups",
+            Self::SmallerGroups { unit: Unit::Window, .. } => "window_groups",
             Self::MemoryWait(_) => "memory_wait",
             Self::MemoryReleased { .. } => "memory_back",
             Self::GivenUp { .. } => "window_given_up",
@@ -104,11 +92,11 @@ impl Step {
             Self::FewerInFlight { windows } | Self::MoreInFlight { windows } => {
                 json!({ "windows": windows })
             }
-            Self::HeadGroups { tokens, key_heads } => {
-                json!({ "tokens": tokens, "key_heads": key_heads })
+            Self::SmallerGroups { unit: Unit::KeyHead, tokens, units } => {
+                json!({ "tokens": tokens, "key_heads": units })
             }
-            Self::WindowGroups { tokens, windows } => {
-                json!({ "tokens": tokens, "windows": windows })
+            Self::SmallerGroups { unit: Unit::Window, tokens, units } => {
+                json!({ "tokens": tokens, "windows": units })
             }
             Self::MemoryWait(numbers) => json!({
                 "wanted_bytes": numbers.wanted, "reserved_bytes": numbers.reserved,

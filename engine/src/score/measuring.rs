@@ -31,7 +31,7 @@ pub(super) struct Measuring<'a> {
     /// Indexes of retained measures that the plan does not have.
     retained: Range<u16>,
     /// For each retained measure, whether statistics that may have existed are missing.
-    lost: Vec<bool>,
+    pub(super) lost: Vec<bool>,
     /// Statistics of the journal that no batch has used yet.
     finished: HashMap<FigureKey, Figures>,
     /// Windows submitted to the scheduler, by its ids.
@@ -177,7 +177,7 @@ impl<'a> Measuring<'a> {
         for (document, cut) in to_measure(documents) {
             let key = |window: &TokenWindow| (document.row, window.index);
             let keys: Vec<WindowKey> = cut.windows.iter().map(key).collect();
-            for sample in cascade.samples(&keys) {
+            for sample in cascade.samples.split(&keys) {
                 if !cascade.skips(measure_index, &|guard| self.guard_values(guard, sample)) {
                     continue;
                 }
@@ -423,11 +423,6 @@ impl<'a> Measuring<'a> {
             figures: figures.collect::<std::result::Result<_, _>>()?,
             skipped: open.skipped,
         })
-    }
-
-    /// For each measure that the plan does not have, whether statistics that may have existed are missing.
-    pub(super) fn lost(&self) -> &[bool] {
-        &self.lost
     }
 
     /// Cancels queued windows, waits for active ones and syncs the journal.

@@ -52,7 +52,7 @@ pub fn run_models<T>(
     let watches: Vec<Option<Watch<'_>>> = schedulers
         .iter()
         .map(|scheduler| {
-            let ((directory, progress), devices) = (watched?, scheduler.devices());
+            let ((directory, progress), devices) = (watched?, scheduler.devices);
             let on_gpus = devices.iter().any(|device| device.compute.name() != "cpu");
             on_gpus.then(|| Watch::new(directory, progress, devices))
         })

@@ -88,15 +88,6 @@ impl<'a> Passes<'a> {
 }
 
 impl Work<Group, ForwardResult> for Passes<'_> {
-    /// 0: a layer at a time is read.
-    fn resident_bytes(&self, _: &Device) -> u64 {
-        0
-    }
-
-    fn load(&self, _: &Device) -> std::result::Result<(), DeviceFailure> {
-        Ok(())
-    }
-
     fn piece_bytes(&self, _: &[Device]) -> Box<WindowBytes> {
         let memory = self.whole.memory_of();
         let known: Mutex<HashMap<(usize, usize), u64>> = Mutex::default();

@@ -18,17 +18,18 @@ pub trait Compute: Send + Sync {
     fn kernel(&self) -> Kernel;
     /// Returns the bytes of device memory that stay allocated while windows of a layer are measured: the device's
     /// copy of the table, if it has one. `table_bytes`: size of the table with its auxiliary tensors.
-    fn resident_bytes(&self, layer: &AttentionSpec, table_bytes: u64) -> u64;
+    fn resident_bytes(&self, _layer: &AttentionSpec, _table_bytes: u64) -> u64 {
+        0
+    }
     /// Loads the resident data. Called once before the first window, and again after a failure.
-    fn load(&self, layer: &FirstLayer) -> Result<(), DeviceFailure>;
+    fn load(&self, _layer: &FirstLayer) -> Result<(), DeviceFailure> {
+        Ok(())
+    }
     /// Returns an upper bound of the device memory that a window of `tokens` tokens takes while these key heads are
     /// measured, in addition to the resident bytes.
     fn window_bytes(&self, layer: &AttentionSpec, tokens: usize, key_heads: Range<usize>) -> u64;
-    /// Returns the bytes of device memory that this process holds now: resident data, windows in progress and cached
-    /// buffers. The rest of the memory in use belongs to other processes.
-    fn held_bytes(&self) -> u64;
-    /// Returns the bytes of [`Compute::held_bytes`] that are cached for later windows. They may exceed what the windows
-    /// in progress have reserved.
+    /// Returns the bytes of device memory that are cached for later windows. They may exceed what the windows in progress
+    /// have reserved.
     fn kept_bytes(&self) -> u64 {
         0
     }

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use longsift_stages::contract::RowError;
 
-use super::state::DeviceStatus;
-use super::terms::Next;
+use super::terms::{DeviceStatus, Next};
 use crate::devices::dispatch::{BACK_OFF, Dispatcher, MAX_FAILURES};
 use crate::devices::ledger::{MemoryState, NotEnough};
 use crate::devices::steps::Step;
@@ -97,7 +96,8 @@ impl Dispatcher {
         let window = self.windows.get_mut(&id)?;
         if heads > 1 {
             window.max_heads = heads / 2;
-            let step = Step::smaller_groups(self.policy.unit, window.tokens, window.max_heads);
+            let (unit, tokens, units) = (self.policy.unit, window.tokens, window.max_heads);
+            let step = Step::SmallerGroups { unit, tokens, units };
             self.steps.push((Some(index), step));
             return None;
         }
