@@ -43,7 +43,7 @@ use crate::select::Selection;
 use crate::select::samples::Sample;
 use crate::spec::pipeline::Samples;
 use crate::storage::files;
-use cuts::{FileSeries, SeriesName, UnitRange, UnitSize};
+use cuts::{FileSeries, UnitRange, UnitSize};
 use formats::Format;
 use output_files::OutputFiles;
 use output_rows::{OutputRow, by_bytes};
@@ -120,17 +120,16 @@ impl Writer<'_> {
         let plan = self.plan;
         let units = &plan.units;
         if !plan.spec.pipeline.output.mirror {
-            return vec![FileSeries {
-                name: SeriesName::Numbered("train".into()),
-                units: 0..units.len(),
-            }];
+            let stem = "train".to_owned();
+            return vec![FileSeries { stem, always_numbered: true, units: 0..units.len() }];
         }
         let file_series = |(index, file): (usize, &InputFile)| {
             let before = |at: usize| units.partition_point(|unit| unit.file < at);
             let units = before(index)..before(index + 1);
             // Files beyond a limit were not read.
             let was_read = !units.is_empty() || file.rows == 0;
-            was_read.then(|| FileSeries { name: SeriesName::Plain(file.stem().to_owned()), units })
+            let (stem, always_numbered) = (file.stem().to_owned(), false);
+            was_read.then_some(FileSeries { stem, always_numbered, units })
         };
         plan.dataset.files.iter().enumerate().filter_map(file_series).collect()
     }
@@ -199,12 +198,12 @@ impl Writer<'_> {
             Some(part) if self.marks() => dropped::read(&self.scores.root.join(&part.path))?,
             _ => Vec::new(),
         };
-        let before = output.written();
+        let before = output.written;
         self.write_rows(unit, &samples, &without_sample, &windows, schema, output)?;
         let outcomes = Outcomes::count(&samples, |row| windows[&row].len() as u64);
         let all = (samples.len() + without_sample.len()) as u64;
         let expected = if self.marks() { all } else { outcomes.kept };
-        let written = output.written() - before;
+        let written = output.written - before;
         outcomes.check(&self.records[index].counts, expected, written).map_err(|violation| {
             Diagnostic::error(Blame::Bug, format!("{}: {violation}", unit.file_path))
         })?;

@@ -38,10 +38,7 @@ impl Counts {
             (&mut self.quarantined, &other.quarantined),
             (&mut self.windows_dropped, &other.windows_dropped),
         ] {
-            for (reason, count) in theirs {
-                let sum = mine.entry(reason.clone()).or_default();
-                *sum = sum.saturating_add(*count);
-            }
+            theirs.iter().for_each(|(reason, number)| count(mine, reason, *number));
         }
     }
 
@@ -75,8 +72,12 @@ fn total(reasons: &BTreeMap<String, u64>) -> u64 {
     reasons.values().fold(0, |sum, count| sum.saturating_add(*count))
 }
 
-pub fn count(reasons: &mut BTreeMap<String, u64>, reason: &str) {
-    *reasons.entry(reason.to_owned()).or_default() += 1;
+/// Adds to the count of a reason.
+pub fn count(reasons: &mut BTreeMap<String, u64>, reason: &str, number: u64) {
+    match reasons.get_mut(reason) {
+        Some(count) => *count = count.saturating_add(number),
+        None => drop(reasons.insert(reason.to_owned(), number)),
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
@@ -91,9 +92,9 @@ mod tests {
     #[test]
     fn unaccounted_row_is_detected() {
         let mut counts = Counts { rows: 3, rows_scored: 1, ..Counts::default() };
-        count(&mut counts.rows_dropped, "short_document");
+        count(&mut counts.rows_dropped, "short_document", 1);
         assert!(counts.check().unwrap_err().contains("3 rows were read"));
-        count(&mut counts.quarantined, "null_text");
+        count(&mut counts.quarantined, "null_text", 1);
         assert_eq!(counts.check(), Ok(()));
         let mut total = Counts::default();
         total.add(&counts);

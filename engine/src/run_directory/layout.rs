@@ -74,9 +74,7 @@ impl RunDirectory {
             Some(address) if store::is_address(output) => address.trim_end_matches('/').into(),
             _ => output.components().collect(),
         };
-        let mut root = output.clone().into_os_string();
-        root.push(".run");
-        Self { root: root.into(), output }
+        Self { root: output.with_added_extension("run"), output }
     }
 
     /// Returns the run directory of a trial over the first `limit` rows of the input (`--limit`): `out.limit-7` and
@@ -84,9 +82,7 @@ impl RunDirectory {
     #[must_use]
     pub fn with_row_limit(&self, limit: Option<u64>) -> Self {
         let Some(rows) = limit else { return self.clone() };
-        let mut output = self.output.clone().into_os_string();
-        output.push(format!(".limit-{rows}"));
-        Self::for_output(Path::new(&output))
+        Self::for_output(&self.output.with_added_extension(format!("limit-{rows}")))
     }
 
     /// Inverse of [`Self::with_row_limit`].

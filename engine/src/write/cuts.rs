@@ -24,34 +24,18 @@ pub(super) struct UnitSize {
 /// Units whose rows go to files of one name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FileSeries {
-    pub(super) name: SeriesName,
+    /// Name of its files, without part number and extension.
+    pub(super) stem: String,
+    /// Whether its only file has a part number as well.
+    pub(super) always_numbered: bool,
     /// Empty for an input file without rows.
     pub(super) units: Range<usize>,
-}
-
-/// Naming scheme of the parts of a series.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum SeriesName {
-    /// Every part has a number after the name.
-    Numbered(String),
-    /// Parts have a number only if there are several.
-    Plain(String),
-}
-
-impl SeriesName {
-    /// Returns the name of part `number` of `all`.
-    fn part(&self, number: u64, all: u64) -> String {
-        match self {
-            Self::Plain(stem) if all == 1 => stem.clone(),
-            Self::Plain(stem) | Self::Numbered(stem) => output_names::numbered(stem, number, all),
-        }
-    }
 }
 
 /// Splits all units into ranges, in order. A file has rows of one series only, and every series has at least one file, which
 /// may be empty.
 pub(super) fn ranges(series: &[FileSeries], sizes: &[UnitSize], part_bytes: u64) -> Vec<UnitRange> {
-    let series_ranges = |FileSeries { name, units }: &FileSeries| {
+    let series_ranges = |FileSeries { stem, always_numbered, units }: &FileSeries| {
         let mut cuts = cuts(&sizes[units.clone()], part_bytes);
         if cuts.is_empty() {
             cuts.push((0..0, 0));
@@ -60,9 +44,13 @@ pub(super) fn ranges(series: &[FileSeries], sizes: &[UnitSize], part_bytes: u64)
             cuts[0].1 = 1;
         }
         let all: u64 = cuts.iter().map(|(_, files)| files).sum();
+        let name = |number| match all {
+            1 if !always_numbered => stem.clone(),
+            _ => output_names::numbered(stem, number, all),
+        };
         let mut next = 0;
         let named = cuts.into_iter().map(|(range, files)| {
-            let names = (next..next + files).map(|number| name.part(number, all)).collect();
+            let names = (next..next + files).map(name).collect();
             next += files;
             UnitRange { units: units.start + range.start..units.start + range.end, files: names }
         });
@@ -116,7 +104,7 @@ mod tests {
     }
 
     fn all(units: usize) -> [FileSeries; 1] {
-        [FileSeries { name: SeriesName::Numbered("train".into()), units: 0..units }]
+        [FileSeries { stem: "train".into(), always_numbered: true, units: 0..units }]
     }
 
     fn names(ranges: &[UnitRange]) -> Vec<&str> {
@@ -152,7 +140,10 @@ mod tests {
 
     #[test]
     fn every_series_has_its_own_files() {
-        let plain = |stem: &str, units| FileSeries { name: SeriesName::Plain(stem.into()), units };
+        let plain = |stem: &str, units| {
+            let (stem, always_numbered) = (stem.to_owned(), false);
+            FileSeries { stem, always_numbered, units }
+        };
         let series = [plain("a", 0..2), plain("b/c", 2..3), plain("d", 3..3), plain("e", 3..5)];
         let ranges = ranges(&series, &sizes(&[1, 2, 30, 0, 0]), 10);
         let expected =

@@ -19,7 +19,8 @@ pub(super) struct OutputFiles<'a> {
     pub(super) format: &'a Format,
     /// Total number of rows.
     expected: u64,
-    written: u64,
+    /// Rows written so far.
+    pub(super) written: u64,
     open: Option<OpenPart>,
     /// Number of finished parts.
     parts: usize,
@@ -38,11 +39,6 @@ impl<'a> OutputFiles<'a> {
         let (open, parts, finished) = (None, 0, Vec::new());
         let names = &range.files;
         Self { names, folder, schema, format, expected, written: 0, open, parts, finished }
-    }
-
-    /// Rows written so far.
-    pub(super) fn written(&self) -> u64 {
-        self.written
     }
 
     /// Appends rows, and finishes each file once it has all its rows.

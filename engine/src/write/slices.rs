@@ -3,16 +3,14 @@
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::{
-    Array, ArrayRef, LargeBinaryArray, LargeListArray, LargeStringArray, StringArray,
-    StringViewArray,
-};
+use arrow_array::{Array, ArrayRef, LargeBinaryArray, LargeListArray, LargeStringArray};
 use arrow_buffer::OffsetBuffer;
 use arrow_cast::cast;
 use arrow_schema::{ArrowError, DataType, Field};
 use arrow_select::concat::concat;
 
 use super::output_rows::OutputRow;
+use crate::dataset::types::list_item;
 
 /// Returns the text or the tokens of each row's window, or of the document if a row has no window.
 pub(super) fn slices(
@@ -32,16 +30,10 @@ pub(super) fn slices(
             let text: &LargeStringArray = text.as_string();
             let slice = |row: &OutputRow<'_>| {
                 let text = text.value(row.position);
-                text.get(byte_range(row, text.len()))
-                    .expect("the text is the one that was cut")
-                    .to_owned()
+                text.get(byte_range(row, text.len())).expect("the text is the one that was cut")
             };
-            let slices: Vec<String> = rows.iter().map(slice).collect();
-            Ok(match target {
-                DataType::Utf8 => Arc::new(StringArray::from(slices)),
-                DataType::LargeUtf8 => Arc::new(LargeStringArray::from(slices)),
-                _ => Arc::new(StringViewArray::from_iter_values(slices)),
-            })
+            let slices = LargeStringArray::from_iter_values(rows.iter().map(slice));
+            cast(&slices, target)
         }
         DataType::Binary | DataType::LargeBinary | DataType::BinaryView => {
             let bytes = cast(column, &DataType::LargeBinary)?;
@@ -64,16 +56,8 @@ fn token_slices(
     rows: &[OutputRow<'_>],
 ) -> std::result::Result<ArrayRef, ArrowError> {
     let as_list = |item: &Arc<Field>| DataType::LargeList(Arc::clone(item));
-    let item = match target {
-        DataType::List(item)
-        | DataType::LargeList(item)
-        | DataType::ListView(item)
-        | DataType::LargeListView(item)
-        | DataType::FixedSizeList(item, _) => item,
-        other => {
-            return Err(ArrowError::NotYetImplemented(format!("windows of {other}")));
-        }
-    };
+    let item = list_item(target)
+        .ok_or_else(|| ArrowError::NotYetImplemented(format!("windows of {target}")))?;
     let lists = cast(column, &as_list(item))?;
     let lists = lists.as_list::<i64>();
     let pieces: Vec<ArrayRef> = rows

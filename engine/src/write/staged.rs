@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::base::counts::Counts;
+use crate::base::counts::{self, Counts};
 use crate::run_directory::dropped::NOT_SELECTED;
 use crate::run_directory::layout::{PartFolders, RunDirectory};
 use crate::run_directory::summary::{LabelCounts, LabelShares};
@@ -115,7 +115,7 @@ impl Outcomes {
                         outcomes.windows_kept_not_measured +=
                             if sample.score.is_nan() { windows } else { 0 };
                     }
-                    Some(reason) => add(&mut outcomes.windows_dropped, reason, windows),
+                    Some(reason) => counts::count(&mut outcomes.windows_dropped, reason, windows),
                 }
             }
             let kept = samples.iter().filter(|sample| sample.keep()).count() as u64;
@@ -127,7 +127,8 @@ impl Outcomes {
             let mut reasons = samples.iter().filter_map(|sample| sample.reason.as_deref());
             let first = reasons.clone().next().unwrap_or(NOT_SELECTED);
             let ranked = reasons.any(|reason| reason == NOT_SELECTED);
-            add(&mut outcomes.rows_dropped, if ranked { NOT_SELECTED } else { first }, 1);
+            let reason = if ranked { NOT_SELECTED } else { first };
+            counts::count(&mut outcomes.rows_dropped, reason, 1);
         }
         outcomes
     }
@@ -136,13 +137,12 @@ impl Outcomes {
         self.rows_kept += other.rows_kept;
         self.kept += other.kept;
         self.windows_kept += other.windows_kept;
-        other
-            .rows_dropped
-            .iter()
-            .for_each(|(reason, rows)| add(&mut self.rows_dropped, reason, *rows));
         self.windows_kept_not_measured += other.windows_kept_not_measured;
-        for (reason, windows) in &other.windows_dropped {
-            add(&mut self.windows_dropped, reason, *windows);
+        for (own, others) in [
+            (&mut self.rows_dropped, &other.rows_dropped),
+            (&mut self.windows_dropped, &other.windows_dropped),
+        ] {
+            others.iter().for_each(|(reason, number)| counts::count(own, reason, *number));
         }
     }
 
@@ -164,14 +164,6 @@ impl Outcomes {
             return Err(format!("expected {expected} rows in the output, {written} were written"));
         }
         Ok(())
-    }
-}
-
-/// Adds to the count of a reason.
-fn add(reasons: &mut BTreeMap<String, u64>, reason: &str, number: u64) {
-    match reasons.get_mut(reason) {
-        Some(count) => *count += number,
-        None => drop(reasons.insert(reason.to_owned(), number)),
     }
 }
 
