@@ -43,7 +43,7 @@ pub fn score(
     let mut open: Vec<IndexedUnit<'_>> = Vec::new();
     for (index, (unit, record)) in context.plan.units.iter().zip(&records).enumerate() {
         if let Some(record) = record {
-            context.reused(unit, &record.counts);
+            context.progress.unit_reused(&unit.name(), &unit.file_path, &record.counts);
             scored.reuse(&record.counts);
         } else {
             open.push((index, unit));
@@ -82,7 +82,7 @@ fn score_units(
         let done = units.iter().try_for_each(|(index, unit)| {
             context.stop.check()?;
             let scored_unit = unit::score(context, unit, &batches)?;
-            records[*index] = Some(account(context, unit, scored_unit, scored)?);
+            records[*index] = Some(account(context, scored_unit, scored)?);
             check_quarantine(context.plan, &scored.counts, context.directory)
         });
         if done.is_err() {
@@ -97,13 +97,12 @@ fn score_units(
 /// Reports a unit and adds it to the totals; returns its record.
 fn account(
     context: &ScoreContext<'_>,
-    unit: &WorkUnit,
     scored_unit: ScoredUnit,
     scored: &mut ScoreTotals,
 ) -> Result<UnitRecord> {
     let ScoredUnit { record, windows_measured, by_another } = scored_unit;
     if !by_another {
-        context.done(unit, &record.counts);
+        context.progress.unit_done(&record.unit, &record.file, &record.counts);
         let facts = json!({ "unit": record.unit, "file": record.file, "counts": record.counts });
         context.append_event("unit_scored", facts)?;
         scored.units_scored += 1;
@@ -120,7 +119,7 @@ fn account(
         let facts = json!({ "unit": record.unit, "windows": windows_measured });
         context.append_event("unit_late", facts)?;
     }
-    context.reused(unit, &record.counts);
+    context.progress.unit_reused(&record.unit, &record.file, &record.counts);
     scored.units_by_others += 1;
     scored.add(&record.counts, 0);
     Ok(record)

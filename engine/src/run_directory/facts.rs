@@ -34,14 +34,17 @@ impl Facts {
     /// Returns a copy without the facts called `names`.
     #[must_use]
     pub fn without(&self, names: &[&str]) -> Self {
-        let kept = self.0.iter().filter(|(name, _)| !names.contains(&name.as_str()));
-        Self(kept.map(|(name, value)| (name.clone(), value.clone())).collect())
+        self.filtered(|name| !names.contains(&name))
     }
 
     /// Returns a copy with only the facts called `names`.
     #[must_use]
     pub fn only(&self, names: &[&str]) -> Self {
-        let kept = self.0.iter().filter(|(name, _)| names.contains(&name.as_str()));
+        self.filtered(|name| names.contains(&name))
+    }
+
+    fn filtered(&self, keeps: impl Fn(&str) -> bool) -> Self {
+        let kept = self.0.iter().filter(|(name, _)| keeps(name));
         Self(kept.map(|(name, value)| (name.clone(), value.clone())).collect())
     }
 

@@ -17,7 +17,7 @@ use super::layout::RunDirectory;
 use super::table::column;
 use super::units::Part;
 use crate::base::error::Result;
-use crate::dataset::input::{BadFile, Dataset};
+use crate::dataset::input::Dataset;
 use crate::dataset::lost_row_groups::LostRowGroups;
 use crate::dataset::part::PartWriter;
 use crate::dataset::rows;
@@ -76,18 +76,21 @@ pub(crate) fn write(
     let by_row: HashMap<u64, &BadRow> = bad.iter().map(|bad| (bad.row, bad)).collect();
     let rows: Vec<u64> = bad.iter().map(|bad| bad.row).collect();
     let mut writer = PartWriter::table(&path, &schema)?;
+    let reason = |row: &u64| {
+        let BadRow { stage, error, .. } = by_row[row];
+        Reason {
+            file: &unit.file_path,
+            row_group: unit.row_group_of(dataset, *row).map(|group| group as i32),
+            row: Some(*row as i64),
+            stage,
+            code: error.code,
+            message: &error.message,
+        }
+    };
     for batch in rows::read_faulty_rows(dataset, unit, &rows, lost, BATCH_ROWS)? {
         let (numbers, originals) = batch?;
-        let reasons: Vec<&BadRow> = numbers.iter().map(|row| by_row[row]).collect();
-        let groups =
-            numbers.iter().map(|row| unit.row_group_of(dataset, *row).map(|group| group as i32));
-        writer.write(&batch_with_reasons(
-            &schema,
-            &originals,
-            &unit.file_path,
-            &reasons,
-            groups.collect(),
-        ))?;
+        let reasons: Vec<Reason<'_>> = numbers.iter().map(reason).collect();
+        writer.write(&batch_with_reasons(&schema, originals.columns().to_vec(), &reasons))?;
     }
     let written = writer.finish()?;
     Ok(Some(Part::new(part_path, &written)))
@@ -100,44 +103,44 @@ pub(crate) fn write_files(path: &Path, dataset: &Dataset) -> Result<Option<Part>
         return Ok(None);
     }
     let schema = schema(&dataset.schema);
-    let text = |value: &dyn Fn(&BadFile) -> &str| -> ArrayRef {
-        Arc::new(StringArray::from_iter_values(bad.iter().map(value)))
-    };
-    let input = dataset.schema.fields().len();
-    let mut columns: Vec<ArrayRef> = schema.fields()[..input]
-        .iter()
-        .map(|field| new_null_array(field.data_type(), bad.len()))
-        .collect();
-    columns.push(text(&|file| &file.path));
-    columns.push(new_null_array(&DataType::Int32, bad.len()));
-    columns.push(new_null_array(&DataType::Int64, bad.len()));
-    columns.push(text(&|_| "input"));
-    columns.push(text(&|_| "unreadable_file"));
-    columns.push(text(&|file| &file.problem.message));
-    let batch = RecordBatch::try_new(Arc::clone(&schema), columns)
-        .expect("the columns are those of the schema");
+    let input = dataset.schema.fields().iter();
+    let originals = input.map(|field| new_null_array(field.data_type(), bad.len())).collect();
+    let reasons = bad.iter().map(|file| Reason {
+        file: &file.path,
+        row_group: None,
+        row: None,
+        stage: "input",
+        code: "unreadable_file",
+        message: &file.problem.message,
+    });
+    let reasons: Vec<Reason<'_>> = reasons.collect();
     let mut writer = PartWriter::table(path, &schema)?;
-    writer.write(&batch)?;
+    writer.write(&batch_with_reasons(&schema, originals, &reasons))?;
     Ok(Some(Part::new(FILES.to_owned(), &writer.finish()?)))
+}
+
+/// Values of [`COLUMNS`].
+struct Reason<'a> {
+    file: &'a str,
+    row_group: Option<i32>,
+    row: Option<i64>,
+    stage: &'a str,
+    code: &'a str,
+    message: &'a str,
 }
 
 fn batch_with_reasons(
     schema: &SchemaRef,
-    originals: &RecordBatch,
-    file: &str,
-    reasons: &[&BadRow],
-    row_groups: Int32Array,
+    mut columns: Vec<ArrayRef>,
+    reasons: &[Reason<'_>],
 ) -> RecordBatch {
-    let text = |value: &dyn Fn(&BadRow) -> String| -> ArrayRef {
-        Arc::new(StringArray::from_iter_values(reasons.iter().map(|bad| value(bad))))
+    let text = |value: for<'r> fn(&'r Reason<'_>) -> &'r str| -> ArrayRef {
+        Arc::new(StringArray::from_iter_values(reasons.iter().map(value)))
     };
-    let mut columns = originals.columns().to_vec();
-    columns.push(text(&|_| file.to_owned()));
-    columns.push(Arc::new(row_groups));
-    columns.push(Arc::new(reasons.iter().map(|bad| Some(bad.row as i64)).collect::<Int64Array>()));
-    columns.push(text(&|bad| bad.stage.clone().into_owned()));
-    columns.push(text(&|bad| bad.error.code.to_owned()));
-    columns.push(text(&|bad| bad.error.message.clone()));
+    columns.push(text(|reason| reason.file));
+    columns.push(Arc::new(reasons.iter().map(|reason| reason.row_group).collect::<Int32Array>()));
+    columns.push(Arc::new(reasons.iter().map(|reason| reason.row).collect::<Int64Array>()));
+    columns.extend([text(|of| of.stage), text(|of| of.code), text(|of| of.message)]);
     RecordBatch::try_new(Arc::clone(schema), columns).expect("the columns are those of the schema")
 }
 

@@ -4,7 +4,7 @@
 //! describes its statistic, and the footer contains the fingerprints of windows and measures. Nothing depends on the selection,
 //! so changing a weight, a fraction or a grouping never runs the model.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,10 +15,9 @@ use arrow_array::{
     Array, ArrayRef, Float64Array, Int32Array, Int64Array, ListArray, RecordBatch, StringArray,
 };
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use longsift_stages::contract::{Column, Figures, Kind, Merge, Orientation, Value};
+use longsift_stages::contract::{Column, Figures, Kind, Value};
 use serde_json::json;
 
-use super::facts::Fingerprints;
 use super::table::{Table, column};
 use crate::base::error::Result;
 
@@ -108,13 +107,14 @@ pub fn schema(measures: &[MeasureColumns]) -> SchemaRef {
 }
 
 /// Footer metadata of a score file: fingerprints of its windows and of each measure.
-pub fn metadata(fingerprints: &Fingerprints) -> Vec<(String, String)> {
-    let measures = fingerprints.measures.iter();
-    let measures: serde_json::Map<String, serde_json::Value> =
-        measures.map(|(name, measure)| (name.clone(), json!(measure.fingerprint))).collect();
+pub fn metadata<'a>(
+    windows: &str,
+    measures: impl Iterator<Item = (&'a String, &'a String)>,
+) -> Vec<(String, String)> {
+    let measures = json!(measures.collect::<BTreeMap<_, _>>()).to_string();
     vec![
-        ("longsift.windows".to_owned(), fingerprints.windows.clone()),
-        ("longsift.measures".to_owned(), serde_json::Value::Object(measures).to_string()),
+        ("longsift.windows".to_owned(), windows.to_owned()),
+        ("longsift.measures".to_owned(), measures),
     ]
 }
 
@@ -137,25 +137,19 @@ pub fn statistics(path: &Path) -> Result<Vec<String>> {
     Ok(single.map(|field| field.name().clone()).collect())
 }
 
-/// Reads the measures of a score file from the metadata of its columns; merge rules are not stored.
+/// Reads the measures of a score file from the metadata of its columns; rules are not stored.
 pub fn measures(path: &Path) -> Result<Vec<MeasureColumns>> {
     let (schema, _) = table(path).shape()?;
     let mut measures: Vec<MeasureColumns> = Vec::new();
     for field in schema.fields().iter().skip(window_fields().len()) {
         let attribute = |key: &str| field.metadata().get(key).cloned().unwrap_or_default();
-        let column = Column {
-            name: field.name().clone().into(),
-            kind: match field.data_type() {
-                DataType::Int64 => Kind::Count,
-                DataType::List(_) => Kind::Numbers,
-                _ => Kind::Number,
-            },
-            unit: attribute("unit").into(),
-            doc: attribute("doc").into(),
-            merge: Merge::Never,
-            orientation: Orientation::Higher,
-            error: None,
+        let kind = match field.data_type() {
+            DataType::Int64 => Kind::Count,
+            DataType::List(_) => Kind::Numbers,
+            _ => Kind::Number,
         };
+        let column = Column::number(field.name().clone(), attribute("unit"), attribute("doc"));
+        let column = Column { kind, ..column };
         let measure = attribute(MEASURE);
         match measures.last_mut().filter(|last| last.measure == measure) {
             Some(last) => last.columns.push(column),
@@ -481,13 +475,8 @@ mod tests {
 
     fn measure(name: &str, columns: &[(&'static str, Kind)]) -> MeasureColumns {
         let column = |&(name, kind): &(&'static str, Kind)| Column {
-            name: name.into(),
             kind,
-            unit: "share".into(),
-            doc: "what it is".into(),
-            merge: Merge::Mean,
-            orientation: Orientation::Higher,
-            error: None,
+            ..Column::number(name, "share", "what it is")
         };
         let columns = columns.iter().map(column).collect();
         MeasureColumns { measure: name.to_owned(), columns }
@@ -527,7 +516,7 @@ mod tests {
         ];
         let batch = to_batch("f.parquet", &rows, &measures);
         assert!(is_table(&batch.schema()));
-        let metadata = metadata(&Fingerprints::default());
+        let metadata = metadata("", std::iter::empty());
         let mut writer =
             PartWriter::create(&path, &schema(&measures), &metadata, ParquetCompression::Zstd)
                 .unwrap();

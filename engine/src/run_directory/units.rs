@@ -291,10 +291,7 @@ pub fn valid_record(
     unit: &WorkUnit,
     wanted: &Fingerprints,
 ) -> Result<Option<UnitRecord>> {
-    let record: Option<UnitRecord> = directory.read_json(&record_path(directory, &unit.name()))?;
-    let record =
-        record.filter(|record| record.serves(wanted) && record.input == identity(dataset, unit));
-    in_place(record, directory)
+    usable_record(directory, dataset, unit, |record| record.serves(wanted))
 }
 
 /// Returns the record of a unit that has the wanted input and windows but lacks statistics.
@@ -304,18 +301,20 @@ pub fn record_to_reopen(
     unit: &WorkUnit,
     wanted: &Fingerprints,
 ) -> Result<Option<UnitRecord>> {
-    let record: Option<UnitRecord> = directory.read_json(&record_path(directory, &unit.name()))?;
-    let record = record.filter(|record| {
-        record.windows == wanted.windows
-            && record.input == identity(dataset, unit)
-            && !record.serves(wanted)
-    });
-    in_place(record, directory)
+    usable_record(directory, dataset, unit, |record| {
+        record.windows == wanted.windows && !record.serves(wanted)
+    })
 }
 
-/// Returns the record if all its files exist.
-fn in_place(record: Option<UnitRecord>, directory: &RunDirectory) -> Result<Option<UnitRecord>> {
-    match record {
+/// Returns the record of a unit if it has this input, all its files exist, and `accepts` returns `true`.
+fn usable_record(
+    directory: &RunDirectory,
+    dataset: &Dataset,
+    unit: &WorkUnit,
+    accepts: impl Fn(&UnitRecord) -> bool,
+) -> Result<Option<UnitRecord>> {
+    let record: Option<UnitRecord> = directory.read_json(&record_path(directory, &unit.name()))?;
+    match record.filter(|record| accepts(record) && record.input == identity(dataset, unit)) {
         Some(record) if Part::all_in_place(record.parts(), &directory.root)? => Ok(Some(record)),
         _ => Ok(None),
     }

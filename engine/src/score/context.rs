@@ -11,7 +11,6 @@ use crate::base::counts::Counts;
 use crate::base::error::Result;
 use crate::base::progress::Progress;
 use crate::base::stop::Stop;
-use crate::dataset::units::WorkUnit;
 use crate::devices::scheduler::Scheduler;
 use crate::plan::Plan;
 use crate::plan::attention::Attention;
@@ -112,19 +111,9 @@ pub struct ScoreContext<'a> {
 }
 
 impl ScoreContext<'_> {
-    /// Reports a unit that was scored and committed.
-    pub(super) fn done(&self, unit: &WorkUnit, counts: &Counts) {
-        self.progress.unit_done(&unit.name(), &unit.file_path, counts);
-    }
-
     /// Appends an event to those of the run directory.
     pub(super) fn append_event(&self, event: &str, facts: Value) -> Result<()> {
         let append = if self.exclusive { events::append } else { events::append_shared };
         append(&self.plan.directory, event, facts)
-    }
-
-    /// Reports a unit that an earlier run scored.
-    pub(super) fn reused(&self, unit: &WorkUnit, counts: &Counts) {
-        self.progress.unit_reused(&unit.name(), &unit.file_path, counts);
     }
 }

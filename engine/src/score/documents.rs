@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use longsift_stages::Reads;
-use longsift_stages::contract::{Column, Figures, Kind, Measure, Merge, Orientation, Value};
+use longsift_stages::contract::{Column, Figures, Kind, Measure, Value};
 
 use super::context::ScoreContext;
 use super::journal::{FigureKey, Header, Journal};
@@ -139,7 +139,7 @@ impl<'a> Judge<'a> {
     /// Syncs the answers to disk.
     pub(super) fn finish(&mut self) -> Result<()> {
         let Some(kept) = &mut self.kept else { return Ok(()) };
-        if kept.is_own { kept.journal.sync() } else { Ok(files::remove_file(kept.journal.path())?) }
+        if kept.is_own { kept.journal.sync() } else { Ok(files::remove_file(&kept.journal.path)?) }
     }
 }
 
@@ -149,7 +149,9 @@ impl StoredAnswers {
         let measures = programs.iter().map(|program| {
             let measure = program.settings.name.clone();
             let fingerprint = context.wanted.documents[&measure].clone();
-            let columns = std::iter::once(drop_column()).chain(program.settings.columns());
+            let drop = Column::number("drop", "1 or 0", "whether the document is dropped");
+            let drop = Column { kind: Kind::Count, ..drop };
+            let columns = std::iter::once(drop).chain(program.settings.columns());
             RetainedMeasure::unfinished(
                 MeasureColumns { measure, columns: columns.collect() },
                 fingerprint,
@@ -160,20 +162,7 @@ impl StoredAnswers {
         let header = Header { windows, measures: measures.collect(), retained: Vec::new() };
         let path = context.directory.answers().join(unit.name());
         let (journal, known) = Journal::open(&path, &header, context.exclusive)?;
-        let is_own = journal.path() == path;
+        let is_own = journal.path == path;
         Ok(Self { journal, known, is_own })
-    }
-}
-
-/// Column for whether a document is dropped, stored before its statistics.
-fn drop_column() -> Column {
-    Column {
-        name: "drop".into(),
-        kind: Kind::Count,
-        unit: "1 or 0".into(),
-        doc: "whether the document is dropped".into(),
-        merge: Merge::First,
-        orientation: Orientation::Lower,
-        error: None,
     }
 }

@@ -68,7 +68,7 @@ impl Header {
 
 #[derive(Debug)]
 pub struct Journal {
-    path: PathBuf,
+    pub(super) path: PathBuf,
     file: BufWriter<File>,
     /// Time of the first record that is not synced.
     unsynced: Option<Instant>,
@@ -118,10 +118,6 @@ impl Journal {
         let mut journal = Self { path: path.to_owned(), file, unsynced: None, _claim: claim };
         journal.write(&serde_json::to_vec(header).expect("a header is plain data"))?;
         Ok(journal)
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.path
     }
 
     pub fn append(&mut self, key: FigureKey, figures: &Figures) -> Result<()> {
@@ -178,9 +174,7 @@ fn claim(path: &Path, exclusive: bool) -> Result<(PathBuf, File)> {
 }
 
 fn unique_name(path: &Path) -> PathBuf {
-    let mut own = path.to_owned().into_os_string();
-    own.push(format!(".{}-{:x}", std::process::id(), clock::nanoseconds()));
-    PathBuf::from(own)
+    path.with_added_extension(format!("{}-{:x}", std::process::id(), clock::nanoseconds()))
 }
 
 fn encode(((row, window), measure): FigureKey, figures: &Figures) -> Vec<u8> {
@@ -254,20 +248,12 @@ fn next_record(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 
 #[cfg(test)]
 mod tests {
-    use longsift_stages::contract::{Column, Kind, Merge, Orientation, Value};
+    use longsift_stages::contract::{Column, Kind, Value};
 
     use super::*;
 
     fn column(kind: Kind) -> Column {
-        Column {
-            name: "x".into(),
-            kind,
-            unit: "share".into(),
-            doc: "a statistic".into(),
-            merge: Merge::Mean,
-            orientation: Orientation::Higher,
-            error: None,
-        }
+        Column { kind, ..Column::number("x", "share", "a statistic") }
     }
 
     /// Returns one of two measures with different columns.
@@ -386,11 +372,11 @@ mod tests {
         assert!(is_claimed(&path).unwrap());
         let (second, finished) = open(&path, &two("w"));
         assert!(finished.is_empty());
-        assert_ne!(second.path(), first.path());
+        assert_ne!(second.path, first.path);
         drop(first);
         assert!(!is_claimed(&path).unwrap());
         let (third, finished) = open(&path, &two("w"));
-        assert_eq!((third.path(), finished.len()), (path.as_path(), 1));
+        assert_eq!((&third.path, finished.len()), (&path, 1));
     }
 
     #[test]

@@ -34,17 +34,16 @@ pub(crate) type Answer = std::result::Result<Reply, RowError>;
 pub(crate) struct Programs<'a> {
     stop: &'a Stop,
     /// By stage.
-    idle: HashMap<&'a str, Copies>,
-    /// Stamps of the files that answers depend on, by stage, when their digests were those in the identity of the statistics.
-    stamps: HashMap<&'a str, Vec<Option<Stamp>>>,
+    copies: HashMap<&'a str, Copies>,
     /// Whether threads that wait for answers should return, because the run ends for another reason.
     is_abandoned: AtomicBool,
 }
 
 /// Idle processes of one program.
-#[derive(Default)]
 struct Copies {
     idle: Mutex<Vec<Child>>,
+    /// Stamps of the files that answers depend on, when their digests were those in the identity of the statistics.
+    stamps: Vec<Option<Stamp>>,
     /// Whether any has answered. If so, a failing start is not an error in the pipeline.
     has_answered: AtomicBool,
 }
@@ -59,13 +58,11 @@ impl<'a> Programs<'a> {
         digests: &BTreeMap<String, BTreeMap<String, String>>,
         stop: &'a Stop,
     ) -> Result<Self> {
-        let names = plan.programs.iter().map(|program| &*program.settings.name);
-        let idle = names.map(|name| (name, Copies::default())).collect();
-        let mut stamps = HashMap::new();
+        let mut copies = HashMap::new();
         for program in &plan.programs {
             let name = &*program.settings.name;
             // Taken before the digests: a change between the two is then found later.
-            stamps.insert(name, program.files.iter().map(|(_, path)| stamp(path)).collect());
+            let stamps = program.files.iter().map(|(_, path)| stamp(path)).collect();
             let (now, then) = (program.digests()?, digests.get(name));
             let edited = now
                 .iter()
@@ -73,8 +70,10 @@ impl<'a> Programs<'a> {
             if let Some((file, _)) = edited {
                 return Err(edited_while_used(program, file).into());
             }
+            let (idle, has_answered) = (Mutex::default(), AtomicBool::new(false));
+            copies.insert(name, Copies { idle, stamps, has_answered });
         }
-        Ok(Self { stop, idle, stamps, is_abandoned: AtomicBool::new(false) })
+        Ok(Self { stop, copies, is_abandoned: AtomicBool::new(false) })
     }
 
     /// Queries a program. Calls `on_answer` for each answer with the index of its question, in any order, and with `None` at
@@ -144,7 +143,7 @@ impl<'a> Programs<'a> {
     }
 
     fn check_unedited(&self, program: &Program) -> Result<()> {
-        let stamps = &self.stamps[&*program.settings.name];
+        let stamps = &self.copies(program).stamps;
         match program.files.iter().zip(stamps).find(|((_, path), then)| stamp(path) != **then) {
             Some(((file, _), _)) => Err(edited_while_used(program, file).into()),
             None => Ok(()),
@@ -152,7 +151,7 @@ impl<'a> Programs<'a> {
     }
 
     fn copies(&self, program: &Program) -> &Copies {
-        &self.idle[&*program.settings.name]
+        &self.copies[&*program.settings.name]
     }
 }
 

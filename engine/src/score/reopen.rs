@@ -128,10 +128,10 @@ fn reopen(
     let OpenJournal { mut journal, finished, retained } =
         open_journal(plan, directory, wanted, unit, retained)?;
     if let Some(is_still_valid) = is_still_valid
-        && (journal.path() != journal_path(directory, unit) || !is_still_valid()?)
+        && (journal.path != journal_path(directory, unit) || !is_still_valid()?)
     {
         if finished.is_empty() {
-            files::remove_file(journal.path())?;
+            files::remove_file(&journal.path)?;
         }
         return Ok(false);
     }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use longsift_stages::contract::{Column, Kind, Merge, Orientation};
+use longsift_stages::contract::Column;
 use serde::{Deserialize, Serialize};
 
 use crate::base::error::Result;
@@ -15,16 +15,8 @@ pub struct RetainedMeasure {
     /// Name in the pipeline that measured it.
     pub measure: String,
     pub by: MeasuredBy,
-    columns: Vec<RetainedColumn>,
-}
-
-/// Column as declared in a score file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct RetainedColumn {
-    name: String,
-    kind: Kind,
-    unit: String,
-    doc: String,
+    /// Columns as declared in a score file, without rules.
+    columns: Vec<Column>,
 }
 
 impl RetainedMeasure {
@@ -32,11 +24,11 @@ impl RetainedMeasure {
     pub fn unfinished(columns: MeasureColumns, fingerprint: String) -> Self {
         let MeasureColumns { measure, columns } = columns;
         let by = MeasuredBy { fingerprint, incomplete: true, ..MeasuredBy::default() };
-        Self {
-            measure,
-            by,
-            columns: columns.into_iter().map(RetainedColumn::from_column).collect(),
-        }
+        let declared = |Column { name, kind, unit, doc, .. }: Column| Column {
+            kind,
+            ..Column::number(name, unit, doc)
+        };
+        Self { measure, by, columns: columns.into_iter().map(declared).collect() }
     }
 
     /// Whether both are the same measure with the same fingerprint.
@@ -45,28 +37,7 @@ impl RetainedMeasure {
     }
 
     pub fn columns(&self) -> MeasureColumns {
-        let columns = self.columns.iter().map(RetainedColumn::column).collect();
-        MeasureColumns { measure: self.measure.clone(), columns }
-    }
-}
-
-impl RetainedColumn {
-    fn from_column(column: Column) -> Self {
-        let Column { name, kind, unit, doc, .. } = column;
-        Self { name: name.into(), kind, unit: unit.into(), doc: doc.into() }
-    }
-
-    /// Converts back to a column. Merge rule and orientation are placeholders: no plan uses the column.
-    fn column(&self) -> Column {
-        Column {
-            name: self.name.clone().into(),
-            kind: self.kind,
-            unit: self.unit.clone().into(),
-            doc: self.doc.clone().into(),
-            merge: Merge::Never,
-            orientation: Orientation::Higher,
-            error: None,
-        }
+        MeasureColumns { measure: self.measure.clone(), columns: self.columns.clone() }
     }
 }
 
@@ -89,7 +60,6 @@ pub(super) fn from_record(
                 quarantined: 0,
                 ..by
             };
-            let columns = columns.into_iter().map(RetainedColumn::from_column).collect();
             Some(RetainedMeasure { measure, by, columns })
         });
     Ok(without_conflicts(retained, planned))
@@ -107,8 +77,8 @@ pub(super) fn without_conflicts(
     }
     let mut left = Vec::new();
     for measure in retained {
-        let names = measure.columns.iter().map(|column| &column.name).chain([&measure.measure]);
-        let names: Vec<String> = names.cloned().collect();
+        let names = measure.columns.iter().map(|column| column.name.clone().into_owned());
+        let names: Vec<String> = names.chain([measure.measure.clone()]).collect();
         if names.iter().all(|name| !taken.contains(name)) {
             taken.extend(names);
             left.push(measure);

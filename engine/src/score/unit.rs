@@ -28,7 +28,6 @@ use crate::dataset::units::WorkUnit;
 use crate::plan::calibrated_groups::CalibratedGroups;
 use crate::plan::sampling;
 use crate::run_directory::dropped::{self, DroppedRow};
-use crate::run_directory::facts::MeasureFingerprint;
 use crate::run_directory::quarantine::{self, BadRow};
 use crate::run_directory::scores::{self, MeasureColumns, ScoreRow};
 use crate::run_directory::units::{self, MeasuredBy, Part, UnitRecord};
@@ -61,14 +60,14 @@ pub(super) fn read_ahead<'u>(
 
 /// Reason for not reading a unit to its end.
 enum Interruption {
-    Closed,
     RowGroup(Box<RowGroupError>),
     Failed(Failure),
 }
 
 impl<T> From<SendError<T>> for Interruption {
     fn from(_: SendError<T>) -> Self {
-        Self::Closed
+        // Never shown: the receiver has stopped.
+        Self::Failed(Failure::Problems(Vec::new()))
     }
 }
 
@@ -97,7 +96,6 @@ fn read_unit(
     loop {
         let failed = match read_without(context, unit, &lost, sender) {
             Ok(()) => return sender.send(FromReader::End(lost)),
-            Err(Interruption::Closed) => return Ok(()),
             Err(Interruption::Failed(failure)) => {
                 return sender.send(FromReader::Batch(Err(failure)));
             }
@@ -180,7 +178,7 @@ pub(super) fn score(
         let retained = context.exclusive.then(Vec::new);
         let opened =
             reopen::open_journal(context.plan, context.directory, context.wanted, unit, retained)?;
-        let journal_path = opened.journal.path().to_owned();
+        let journal_path = opened.journal.path.clone();
         if let Some(record) = record_of_another(context, unit)? {
             files::remove_file(&journal_path)?;
             let windows_measured = measured.len() as u64;
@@ -258,18 +256,15 @@ impl<'a> OpenUnit<'a> {
         let planned = context.plan.measures.columns.iter().cloned();
         let measures: Vec<MeasureColumns> =
             planned.chain(retained.iter().map(RetainedMeasure::columns)).collect();
-        let mut fingerprints = context.wanted.clone();
-        for RetainedMeasure { measure, by, .. } in &retained {
-            let (fingerprint, only) = (by.fingerprint.clone(), by.only.clone());
-            let of_measure = MeasureFingerprint { fingerprint, only };
-            fingerprints.measures.insert(measure.clone(), of_measure);
-        }
+        let wanted = context.wanted.measures.iter().map(|(name, of)| (name, &of.fingerprint));
+        let more = retained.iter().map(|of| (&of.measure, &of.by.fingerprint));
+        let metadata = scores::metadata(&context.wanted.windows, wanted.chain(more));
         let scores_path = format!("scores/part-{}.parquet", unit.name());
         let path = context.directory.root.join(&scores_path);
         let scores = PartWriter::create(
             &path,
             &scores::schema(&measures),
-            &scores::metadata(&fingerprints),
+            &metadata,
             ParquetCompression::Zstd,
         )?;
         let (dropped, bad, counts) = (Vec::new(), Vec::new(), Counts::default());
@@ -328,8 +323,8 @@ impl<'a> OpenUnit<'a> {
                 Preparation::Quarantine(bad) => self.quarantine(bad)?,
                 Preparation::Drop { reason, tokens_total, windows } => {
                     self.counts.tokens_total += tokens_total;
-                    *self.counts.windows_dropped.entry(reason.to_string()).or_default() += windows;
-                    count(&mut self.counts.rows_dropped, &reason);
+                    count(&mut self.counts.windows_dropped, &reason, windows);
+                    count(&mut self.counts.rows_dropped, &reason, 1);
                     self.dropped.push(DroppedRow::row(document.row, document.id, &reason));
                 }
                 Preparation::TimedOut(problem) => return Err((*problem).into()),
@@ -372,10 +367,7 @@ impl<'a> OpenUnit<'a> {
         self.counts.rows_scored += 1;
         self.counts.tokens_total += tokens_total;
         self.counts.windows += cut.windows.len() as u64;
-        if cut.windows_too_short > 0 {
-            *self.counts.windows_dropped.entry("too_short".to_owned()).or_default() +=
-                cut.windows_too_short;
-        }
+        count(&mut self.counts.windows_dropped, "too_short", cut.windows_too_short);
         let windows = cut.windows.len() as u32;
         let samples: Vec<_> =
             self.context.plan.measures().map(|(_, measure)| measure.sample()).collect();
@@ -416,7 +408,7 @@ impl<'a> OpenUnit<'a> {
             .hint("fix the row, or set `input.on_bad_row: quarantine` to quarantine such rows and continue")
             .into());
         }
-        count(&mut self.counts.quarantined, bad.error.code);
+        count(&mut self.counts.quarantined, bad.error.code, 1);
         self.bad.push(bad);
         Ok(())
     }
@@ -424,20 +416,7 @@ impl<'a> OpenUnit<'a> {
     /// Writes the parts and then the record that makes them count. Returns the valid record, and whether another process
     /// committed it.
     fn finish(self, lost: &LostRowGroups) -> Result<(UnitRecord, bool)> {
-        let Self {
-            context,
-            unit,
-            scores,
-            scores_path,
-            dropped,
-            bad,
-            counts,
-            not_measured,
-            not_sampled,
-            retained,
-            measuring,
-            ..
-        } = self;
+        let Self { context, unit, bad, counts, .. } = self;
         if counts.rows != unit.rows {
             return Err(Diagnostic::error(
                 Blame::Data,
@@ -447,29 +426,29 @@ impl<'a> OpenUnit<'a> {
             .into());
         }
         context.programs.check_all_unedited(context.plan)?;
-        let written = scores.finish()?;
-        let scores = Part::new(scores_path, &written);
+        let scores = Part::new(self.scores_path, &self.scores.finish()?);
         let dropped = dropped::write(
             &context.directory.root,
             format!("dropped/score-{}.parquet", unit.name()),
             &unit.file_path,
-            &dropped,
+            &self.dropped,
         )?;
         let quarantine =
             quarantine::write(context.directory, &context.plan.dataset, unit, &bad, lost)?;
         let measured_by = |(measure_index, columns): (usize, &MeasureColumns)| {
             let name = &columns.measure;
             let quarantined = bad.iter().filter(|bad| bad.stage == *name).count() as u64;
-            let (not_measured, not_sampled) =
-                (not_measured[measure_index], not_sampled[measure_index]);
+            let not_measured = self.not_measured[measure_index];
+            let not_sampled = self.not_sampled[measure_index];
             let by = MeasuredBy::new(&context.wanted.measures[name]);
             (name.clone(), MeasuredBy { not_measured, not_sampled, quarantined, ..by })
         };
         let measures = context.plan.measures.columns.iter().enumerate().map(measured_by);
-        let retained = retained.into_iter().zip(measuring.lost()).map(|(retained, lost)| {
-            let RetainedMeasure { measure, by, .. } = retained;
-            (measure, MeasuredBy { incomplete: by.incomplete || *lost, ..by })
-        });
+        let retained =
+            self.retained.into_iter().zip(&self.measuring.lost).map(|(retained, lost)| {
+                let RetainedMeasure { measure, by, .. } = retained;
+                (measure, MeasuredBy { incomplete: by.incomplete || *lost, ..by })
+            });
         let record = UnitRecord {
             unit: unit.name(),
             file: unit.file_path.clone(),

@@ -85,7 +85,9 @@ impl<'a> Watch<'a> {
             tracing::debug!("{on}: {}: {facts}", name.replace('_', " "));
         }
         let mut event = json!({ "device": device });
-        extend(&mut event, facts);
+        if let (Value::Object(event), Value::Object(facts)) = (&mut event, facts) {
+            event.extend(facts);
+        }
         events::append_shared(self.directory, name, event)
     }
 
@@ -233,10 +235,4 @@ fn row(device: &Device, state: &MemoryState, in_flight: usize, utilisation: Opti
         bytes(state.free),
         bytes(state.total)
     )
-}
-
-fn extend(event: &mut Value, facts: Value) {
-    if let (Value::Object(event), Value::Object(facts)) = (event, facts) {
-        event.extend(facts);
-    }
 }

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 
 /// Declaration of a statistic: the single source for tables, plan, calibration, terms, guards, output, report,
-/// evaluation and manual.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// evaluation and manual. Files hold it without its rules.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Column {
     /// Name, such as `dependency_strength`: lower case, unique in a pipeline; `longsift_dependency_strength` in the
     /// output.
@@ -17,11 +17,14 @@ pub struct Column {
     /// One sentence for the manual, the field metadata in Parquet and the report.
     pub doc: Cow<'static, str>,
     /// Rule that merges the values of a document's windows; `score.document_score` overrides it for all terms.
+    #[serde(skip)]
     pub merge: Merge,
     /// Whether higher values mean more long-range structure. Evaluations negate `Lower` and reports colour by it; it
     /// does not set the sign of a term.
+    #[serde(skip)]
     pub orientation: Orientation,
     /// Name of the statistic that holds the standard error, if rows are sampled.
+    #[serde(skip)]
     pub error: Option<&'static str>,
 }
 
@@ -38,9 +41,10 @@ pub enum Kind {
 }
 
 /// Rule that merges the values of a document's windows.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Merge {
     /// Mean over windows, each with the same weight.
+    #[default]
     Mean,
     Max,
     Sum,
@@ -61,9 +65,10 @@ pub enum Merge {
 }
 
 /// Whether higher values mean more long-range structure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Orientation {
     /// Higher means more.
+    #[default]
     Higher,
     /// Higher means less.
     Lower,
@@ -90,7 +95,7 @@ impl Column {
     /// Declares a number that is merged by its mean and higher with more long-range structure.
     pub fn number(
         name: impl Into<Cow<'static, str>>,
-        unit: &'static str,
+        unit: impl Into<Cow<'static, str>>,
         doc: impl Into<Cow<'static, str>>,
     ) -> Self {
         Self {

@@ -2,7 +2,7 @@
 //! together with its process group.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -192,10 +192,8 @@ impl Child {
 
     /// Waits until a pipe is ready, at most `time`, then writes and reads without blocking.
     fn exchange(&mut self, bytes: &mut &[u8], time: Duration) {
-        let ready = self.ready(!bytes.is_empty(), time);
-        if ready.write
-            && let Some(stdin) = &mut self.stdin
-        {
+        let [may_write, has_output, has_errors] = self.ready(!bytes.is_empty(), time);
+        if may_write && let Some(stdin) = &mut self.stdin {
             match stdin.write(bytes) {
                 Ok(written) => *bytes = &bytes[written..],
                 Err(error) if is_transient(&error) => {}
@@ -204,48 +202,31 @@ impl Child {
             }
         }
         let mut buffer = [0; 1 << 14];
-        if ready.read
-            && let Some(stdout) = &mut self.stdout
-        {
-            match stdout.read(&mut buffer) {
-                Ok(length @ 1..) => self.answers.push(&buffer[..length]),
-                Err(error) if is_transient(&error) => {}
-                Ok(0) | Err(_) => self.stdout = None,
-            }
+        if has_output {
+            self.answers.push(read_some(&mut self.stdout, &mut buffer));
         }
-        if ready.read_errors
-            && let Some(stderr) = &mut self.stderr
-        {
-            match stderr.read(&mut buffer) {
-                Ok(length @ 1..) => self.keep_stderr(&buffer[..length]),
-                Err(error) if is_transient(&error) => {}
-                Ok(0) | Err(_) => self.stderr = None,
-            }
+        if has_errors {
+            let read = read_some(&mut self.stderr, &mut buffer);
+            self.keep_stderr(read);
         }
     }
 
-    fn ready(&self, has_bytes: bool, time: Duration) -> Ready {
-        let write = self.stdin.as_ref().filter(|_| has_bytes).map(AsFd::as_fd);
-        let read = self.stdout.as_ref().map(AsFd::as_fd);
-        let read_errors = self.stderr.as_ref().map(AsFd::as_fd);
-        let pipes: Vec<(BorrowedFd<'_>, PollFlags)> = write
-            .into_iter()
-            .map(|fd| (fd, PollFlags::OUT))
-            .chain(read.into_iter().chain(read_errors).map(|fd| (fd, PollFlags::IN)))
+    /// Waits at most `time`; returns whether standard input, output and error are ready. Standard input counts with `has_bytes`
+    /// only.
+    fn ready(&self, has_bytes: bool, time: Duration) -> [bool; 3] {
+        let pipes = [
+            (self.stdin.as_ref().filter(|_| has_bytes).map(AsFd::as_fd), PollFlags::OUT),
+            (self.stdout.as_ref().map(AsFd::as_fd), PollFlags::IN),
+            (self.stderr.as_ref().map(AsFd::as_fd), PollFlags::IN),
+        ];
+        let mut fds: Vec<PollFd<'_>> = pipes
+            .iter()
+            .filter_map(|(fd, flags)| Some(PollFd::from_borrowed_fd((*fd)?, *flags)))
             .collect();
-        let mut fds: Vec<PollFd<'_>> =
-            pipes.iter().map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
         let time = Timespec::try_from(time).expect("a tenth of a second");
-        if poll(&mut fds, Some(&time)).is_err() {
-            return Ready::default();
-        }
-        let mut ready = fds.iter().map(|fd| !fd.revents().is_empty());
-        let mut next = |is_wanted: bool| is_wanted && ready.next().unwrap_or(false);
-        Ready {
-            write: next(write.is_some()),
-            read: next(read.is_some()),
-            read_errors: next(read_errors.is_some()),
-        }
+        let polled = poll(&mut fds, Some(&time));
+        let mut ready = fds.iter().map(|fd| polled.is_ok() && !fd.revents().is_empty());
+        pipes.map(|(fd, _)| fd.is_some() && ready.next().unwrap_or(false))
     }
 
     fn keep_stderr(&mut self, bytes: &[u8]) {
@@ -266,15 +247,13 @@ impl Child {
         let status = self.kill();
         // Earlier output may still be in the pipe.
         for _ in 0..STDERR_BYTES {
-            if !self.ready(false, Duration::ZERO).read_errors {
+            let [.., has_errors] = self.ready(false, Duration::ZERO);
+            let mut buffer = [0; 1 << 12];
+            if !has_errors {
                 break;
             }
-            let mut buffer = [0; 1 << 12];
-            let Some(Ok(length @ 1..)) = self.stderr.as_mut().map(|pipe| pipe.read(&mut buffer))
-            else {
-                break;
-            };
-            self.keep_stderr(&buffer[..length]);
+            let read = read_some(&mut self.stderr, &mut buffer);
+            self.keep_stderr(read);
         }
         let before = if self.is_done { "" } else { " before it answered" };
         let by_itself = || status.map_or("ended".to_owned(), in_words) + before;
@@ -301,11 +280,16 @@ impl Drop for Child {
     }
 }
 
-#[derive(Default)]
-struct Ready {
-    write: bool,
-    read: bool,
-    read_errors: bool,
+/// Reads what a pipe holds without blocking; drops the pipe at its end.
+fn read_some<'b>(pipe: &mut Option<impl Read>, buffer: &'b mut [u8]) -> &'b [u8] {
+    match pipe.as_mut().map(|pipe| pipe.read(buffer)) {
+        Some(Ok(length @ 1..)) => &buffer[..length],
+        Some(Err(error)) if is_transient(&error) => &[],
+        _ => {
+            *pipe = None;
+            &[]
+        }
+    }
 }
 
 fn is_transient(error: &io::Error) -> bool {
