@@ -12,6 +12,8 @@ use super::problem::DataProblem;
 use super::source::InTree;
 use super::table_format::TableFolder;
 use super::walk::{self, GLOB, WalkResult, unreadable};
+#[cfg(feature = "cloud")]
+use crate::base::diagnostic::Blame;
 use crate::base::wildcards;
 use crate::spec::pipeline::InputFormat;
 #[cfg(feature = "cloud")]
@@ -132,8 +134,10 @@ fn remote(path: &Path, format: InputFormat) -> Result<DiscoveredFiles, Vec<DataP
         let (root, name) = url.rsplit_once('/').unwrap_or(("", url));
         DiscoveredFiles::new(PathBuf::from(root), vec![name.to_owned()])
     };
+    // Transient errors are the machine's fault, others the pipeline's.
     let is_store = |error: StorageError| {
-        vec![DataProblem { blame: store_blame(&error), ..unreadable(&error) }]
+        let blame = if error.is_transient() { Blame::Machine } else { Blame::Pipeline };
+        vec![DataProblem { blame, ..unreadable(&error) }]
     };
     let address = Address::parse(url);
     if let Some(address) = address.filter(|address| address.scheme.is_web()) {
@@ -292,14 +296,6 @@ fn select_names(
 fn pattern(address: &str, pattern: &str) -> Result<glob::Pattern, Vec<DataProblem>> {
     glob::Pattern::new(pattern)
         .map_err(|why| vec![DataProblem::settings(format!("`{address}` is not a glob: {why}"))])
-}
-
-/// Returns who can fix a failed store request: transient errors are the machine's, others the pipeline's.
-#[cfg(feature = "cloud")]
-fn store_blame(error: &StorageError) -> crate::base::diagnostic::Blame {
-    use crate::base::diagnostic::Blame;
-
-    if error.is_transient() { Blame::Machine } else { Blame::Pipeline }
 }
 
 #[cfg(not(feature = "cloud"))]

@@ -65,7 +65,9 @@ impl InputFile {
     ) -> Result<Self, DataProblem> {
         let cache = reading.footers.as_ref().filter(|_| found.hub.is_none());
         if let Some((stamp, footer)) = cache.and_then(|cache| cache.get(&found.root, path)) {
-            return Ok(Self::parquet(path, stamp, Footer::parse(footer, stamp.size)?, reading));
+            let (footer, row_groups) = Footer::parse(footer, stamp.size)?;
+            let contents = Contents::Parquet(footer, reading.max_part_bytes);
+            return Ok(Self::new(path, stamp, row_groups, contents));
         }
         let file = match &found.hub {
             Some(hub) => OpenFile::open_in_hub(hub, path)?,
@@ -92,15 +94,15 @@ impl InputFile {
         file: &OpenFile,
     ) -> Result<Self, DataProblem> {
         let stamp = file.file.stamp().map_err(|error| unreadable(&error))?;
-        let (hash, schema, row_groups, contents) = match format {
+        let (row_groups, contents) = match format {
             FileFormat::Parquet => {
-                let footer = Footer::parse(&footer_bytes(file, stamp.size)?, stamp.size)?;
-                return Ok(Self::parquet(path, stamp, footer, reading));
+                let bytes = footer_bytes(file, stamp.size)?;
+                let (footer, row_groups) = Footer::parse(&bytes, stamp.size)?;
+                (row_groups, Contents::Parquet(footer, reading.max_part_bytes))
             }
             FileFormat::Arrow => {
                 let file = ArrowFile::read(file, stamp, reading.max_part_bytes)?;
-                let (digest, schema) = (file.digest.clone(), Arc::clone(&file.schema));
-                (digest, schema, file.row_groups.clone(), Contents::Arrow(file))
+                (file.row_groups.clone(), Contents::Arrow(file))
             }
             FileFormat::Lines(line_format, compression) => {
                 // An empty file is not compressed, even if its name says so.
@@ -115,35 +117,22 @@ impl InputFile {
                     inferred: reading.columns.is_none(),
                     max_line_bytes: reading.max_part_bytes,
                 };
-                let row_groups = lines.survey.row_groups(stamp.size);
-                let hash = lines.survey.sha256.clone();
-                (hash, Arc::new(Schema::empty()), row_groups, Contents::Lines(lines))
+                (lines.survey.row_groups(stamp.size), Contents::Lines(lines))
             }
         };
-        Ok(Self::new(path, stamp, (hash, schema), row_groups, contents))
+        Ok(Self::new(path, stamp, row_groups, contents))
     }
 
-    fn parquet(
-        path: &str,
-        stamp: Stamp,
-        (footer, row_groups): (Footer, Vec<RowGroupInfo>),
-        reading: &ReadSettings,
-    ) -> Self {
-        let known = (footer.hash.clone(), Arc::clone(&footer.schema));
-        Self::new(path, stamp, known, row_groups, Contents::Parquet(footer, reading.max_part_bytes))
-    }
-
-    fn new(
-        path: &str,
-        stamp: Stamp,
-        (footer_hash, schema): (String, SchemaRef),
-        row_groups: Vec<RowGroupInfo>,
-        contents: Contents,
-    ) -> Self {
+    fn new(path: &str, stamp: Stamp, row_groups: Vec<RowGroupInfo>, contents: Contents) -> Self {
+        let (hash, schema) = match &contents {
+            Contents::Parquet(footer, _) => (&footer.hash, Arc::clone(&footer.schema)),
+            Contents::Arrow(file) => (&file.digest, Arc::clone(&file.schema)),
+            Contents::Lines(lines) => (&lines.survey.sha256, Arc::new(Schema::empty())),
+        };
         Self {
             path: path.to_string(),
             stamp,
-            footer_hash,
+            footer_hash: hash.clone(),
             rows: row_groups.iter().map(|group| group.rows).sum(),
             row_groups,
             positions: (0..schema.fields().len()).collect(),

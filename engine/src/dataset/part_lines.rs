@@ -20,7 +20,7 @@ use zstd::stream::write::Encoder;
 use super::formats::type_names::{self, UTC};
 use super::part::{WrittenPart, ZSTD_LEVEL};
 use super::problem::DataProblem;
-use super::types::{list_item, map_child_fields};
+use super::types::{contains, map_child_fields};
 use crate::base::text::quoted;
 use crate::storage::atomic::AtomicFile;
 
@@ -103,16 +103,6 @@ pub fn map_columns(schema: &Schema) -> Vec<String> {
     let is_map = |kind: &DataType| matches!(kind, DataType::Map(..));
     let fields = schema.fields().iter().filter(|field| contains(field.data_type(), is_map));
     fields.map(|field| quoted(field.name())).collect()
-}
-
-/// Whether `test` is true for a type or one inside it, at any depth.
-fn contains(kind: &DataType, test: fn(&DataType) -> bool) -> bool {
-    test(kind)
-        || match kind {
-            DataType::Struct(fields) => fields.iter().any(|of| contains(of.data_type(), test)),
-            DataType::Map(item, _) => contains(item.data_type(), test),
-            other => list_item(other).is_some_and(|item| contains(item.data_type(), test)),
-        }
 }
 
 /// Returns a key that a map of a row has twice, at any depth.

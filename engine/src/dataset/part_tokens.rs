@@ -41,7 +41,7 @@ pub struct TokensWriter {
 
 impl TokensWriter {
     pub fn create(stem: &Path, sequences: SequenceSettings) -> Result<Self, DataProblem> {
-        let ids = AtomicFile::create(&with_suffix(stem, ".bin"))?;
+        let ids = AtomicFile::create(&stem.with_added_extension("bin"))?;
         let stem = stem.to_owned();
         let (written, pending, pieces) = (Vec::new(), Vec::new(), Vec::new());
         Ok(Self { stem, ids, sequences, written, pending, pieces, samples: 0 })
@@ -80,7 +80,7 @@ impl TokensWriter {
         let mut parts = vec![part(&mut self.ids, self.samples)?];
         let endings = OutputFormat::Megatron.endings(self.sequences.tokens.is_some());
         for suffix in &endings[1..] {
-            let path = with_suffix(&self.stem, suffix);
+            let path = self.stem.with_added_extension(&suffix[1..]);
             let bytes = if *suffix == ".idx" { self.index() } else { self.cu_seqlens() };
             let mut file = AtomicFile::create(&path)?;
             file.write_all(&bytes).map_err(|error| failed(&path, &error))?;
@@ -209,12 +209,6 @@ fn best_fit(pieces: &[u32], max: u32) -> Vec<Vec<usize>> {
     }
     sequences.sort_by_key(|pieces| pieces.iter().copied().min());
     sequences
-}
-
-fn with_suffix(stem: &Path, suffix: &str) -> PathBuf {
-    let mut path = stem.to_owned().into_os_string();
-    path.push(suffix);
-    PathBuf::from(path)
 }
 
 fn failed(path: &Path, error: &std::io::Error) -> DataProblem {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, StringArray};
-use arrow_schema::{DataType, Field};
 
 use super::problem::DataProblem;
 
@@ -19,10 +18,6 @@ pub(super) fn keys<'a>(paths: impl Iterator<Item = &'a str>) -> Vec<String> {
         }
     }
     keys
-}
-
-pub(super) fn column(key: &str) -> Arc<Field> {
-    Arc::new(Field::new(key, DataType::Utf8, true))
 }
 
 /// Returns the value of a key in the folder names of a path; `None` for null or a missing key.

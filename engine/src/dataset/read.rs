@@ -1,6 +1,5 @@
 //! Reads rows of an unchanged file: projected columns, bounded batches, and errors with their location.
 
-use std::collections::BTreeMap;
 use std::iter::Flatten;
 use std::ops::Range;
 use std::sync::Arc;
@@ -60,8 +59,6 @@ pub(super) struct Batches {
 struct RequestedColumn {
     source: ColumnSource,
     data_type: DataType,
-    /// Whether its times are written as another type.
-    is_converted: bool,
     name: String,
 }
 
@@ -120,7 +117,6 @@ impl Batches {
         let column = |(index, data_type): &(usize, DataType)| RequestedColumn {
             source: source_of(file.positions[*index]),
             data_type: data_type.clone(),
-            is_converted: times::is_converted(data_type),
             name: dataset.schema.field(*index).name().clone(),
         };
         Ok(Self {
@@ -164,7 +160,7 @@ impl Batches {
             return Err(self.failure("it has more rows than planned".into()));
         }
         let mut columns = Vec::with_capacity(self.columns.len());
-        for RequestedColumn { source, data_type, is_converted, name } in &self.columns {
+        for RequestedColumn { source, data_type, name } in &self.columns {
             let array = match source {
                 ColumnSource::File(index) => Arc::clone(batch.column(*index)),
                 ColumnSource::Partition(value) => {
@@ -173,11 +169,7 @@ impl Batches {
             };
             let converted = text::to_text(&array, data_type);
             let converted = converted.and_then(|(array, not_utf8)| {
-                let (array, lost) = if *is_converted {
-                    times::without_lost(array)?
-                } else {
-                    (array, BTreeMap::new())
-                };
+                let (array, lost) = times::without_lost(array)?;
                 Ok((array, not_utf8, lost))
             });
             match converted {

@@ -2,7 +2,7 @@
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::ByteArrayType;
-use arrow_array::{Array, ArrayRef, GenericByteArray, GenericListArray, OffsetSizeTrait};
+use arrow_array::{Array, ArrayRef, GenericByteArray};
 use arrow_buffer::ArrowNativeType;
 use arrow_schema::DataType;
 
@@ -47,33 +47,22 @@ fn add(array: &dyn Array, sums: &mut [u64]) {
         DataType::FixedSizeBinary(size) => {
             add_each(array, sums, |_| u64::try_from(*size).unwrap_or(0));
         }
-        DataType::List(_) => add_lists(array.as_list::<i32>(), sums),
-        DataType::LargeList(_) => add_lists(array.as_list::<i64>(), sums),
-        DataType::FixedSizeList(_, size) => {
-            let list = array.as_fixed_size_list();
-            let size = usize::try_from(*size).unwrap_or(0);
-            let items = row_bytes(&[list.values().clone()], list.values().len());
-            add_each(array, sums, |row| items[row * size..(row + 1) * size].iter().sum());
-        }
-        DataType::Map(_, _) => {
-            let map = array.as_map();
-            let (start, end) =
-                (map.value_offsets()[0] as usize, map.value_offsets()[map.len()] as usize);
-            let entries = map.entries().slice(start, end - start);
-            let items = running_sum(&row_bytes(entries.columns(), entries.len()));
-            let range = |row: usize| {
-                items[map.value_offsets()[row + 1] as usize - start]
-                    - items[map.value_offsets()[row] as usize - start]
-            };
-            add_each(array, sums, |row| LENGTH_BYTES + range(row));
-        }
         DataType::Struct(_) => {
             let fields = row_bytes(array.as_struct().columns(), array.len());
             add_each(array, sums, |row| fields[row]);
         }
         other => {
-            let width = other.primitive_width().unwrap_or(0) as u64;
-            add_each(array, sums, |_| width);
+            let Some((items, ranges)) = types::items(array) else {
+                let width = other.primitive_width().unwrap_or(0) as u64;
+                return add_each(array, sums, |_| width);
+            };
+            let has_length = !matches!(other, DataType::FixedSizeList(..));
+            let length = if has_length { LENGTH_BYTES } else { 0 };
+            let count = items.len();
+            let before = running_sum(&row_bytes(&[items], count));
+            add_each(array, sums, |row| {
+                length + before[ranges[row].end] - before[ranges[row].start]
+            });
         }
     }
 }
@@ -89,15 +78,6 @@ fn add_each(array: &dyn Array, sums: &mut [u64], bytes: impl Fn(usize) -> u64) {
 
 fn add_strings<T: ByteArrayType>(array: &GenericByteArray<T>, sums: &mut [u64]) {
     add_each(array, sums, |row| LENGTH_BYTES + array.value_length(row).as_usize() as u64);
-}
-
-fn add_lists<O: OffsetSizeTrait>(list: &GenericListArray<O>, sums: &mut [u64]) {
-    let offset = |row: usize| list.value_offsets()[row].as_usize();
-    let (start, end) = (offset(0), offset(list.len()));
-    let items = running_sum(&row_bytes(&[list.values().slice(start, end - start)], end - start));
-    add_each(list, sums, |row| {
-        LENGTH_BYTES + items[offset(row + 1) - start] - items[offset(row) - start]
-    });
 }
 
 /// Returns `[0, a, a + b, …]`.

@@ -7,7 +7,6 @@ use std::any::Any;
 use std::cell::Cell;
 use std::fmt::Display;
 use std::io::{self, BufReader, Read};
-use std::os::unix::fs::MetadataExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, Once, OnceLock};
@@ -26,14 +25,7 @@ use crate::storage::range_file::RangeFile;
 
 /// Returns an identifier that distinguishes this version of a file from all others of the same name.
 pub(crate) fn version(path: &Path) -> Result<String, StorageError> {
-    #[cfg(feature = "cloud")]
-    if storage::store::is_address(path) {
-        return Ok(OpenFile::open(path)?.file.version().unwrap_or_default());
-    }
-    let status = std::fs::metadata(path).map_err(storage::error::failed("read", path))?;
-    let (modified, changed) =
-        ((status.mtime(), status.mtime_nsec()), (status.ctime(), status.ctime_nsec()));
-    Ok(format!("{} {} {} {modified:?} {changed:?}", status.dev(), status.ino(), status.size()))
+    Ok(OpenFile::open(path)?.file.version().unwrap_or_default())
 }
 
 const BUFFER_BYTES: usize = 8192;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::{Array, ArrayRef, BinaryViewArray, OffsetSizeTrait, UInt64Array, new_null_array};
+use arrow_array::{Array, ArrayRef, BinaryViewArray, UInt64Array, new_null_array};
 use arrow_buffer::{NullBuffer, ScalarBuffer};
 use arrow_schema::{ArrowError, DataType};
 use arrow_select::take::take;
@@ -124,7 +124,6 @@ fn mark(array: &dyn Array, wanted: &DataType, bad: &mut [bool]) {
         }
     };
     let is_text = |bytes: &[u8]| std::str::from_utf8(bytes).is_ok();
-    let item = types::list_item(wanted).map_or(&DataType::Null, |item| item.data_type());
     match (array.data_type(), wanted) {
         (DataType::Binary, text) if types::is_text(text) => {
             leaf(&|row| is_text(array.as_binary::<i32>().value(row)));
@@ -141,39 +140,19 @@ fn mark(array: &dyn Array, wanted: &DataType, bad: &mut [bool]) {
                 mark(column.as_ref(), field.data_type(), bad);
             }
         }
-        (DataType::Map(_, _), DataType::Map(entries, _)) => {
-            let map = array.as_map();
-            mark_items(map.entries(), entries.data_type(), map.value_offsets(), bad);
+        (_, wanted) => {
+            let item = match wanted {
+                DataType::Map(entries, _) => Some(entries),
+                other => types::list_item(other),
+            };
+            if let (Some(item), Some((items, ranges))) = (item, types::items(array)) {
+                let mut of_items = vec![false; items.len()];
+                mark(items.as_ref(), item.data_type(), &mut of_items);
+                for (bad, range) in bad.iter_mut().zip(ranges) {
+                    *bad |= of_items[range].contains(&true);
+                }
+            }
         }
-        (DataType::List(_), _) => {
-            let array = array.as_list::<i32>();
-            mark_items(array.values().as_ref(), item, array.value_offsets(), bad);
-        }
-        (DataType::LargeList(_), _) => {
-            let array = array.as_list::<i64>();
-            mark_items(array.values().as_ref(), item, array.value_offsets(), bad);
-        }
-        (DataType::FixedSizeList(_, size), DataType::FixedSizeList(..)) => {
-            let values = array.as_fixed_size_list().values();
-            let offsets: Vec<i64> =
-                (0..=bad.len() as i64).map(|row| row * i64::from(*size)).collect();
-            mark_items(values.as_ref(), item, &offsets, bad);
-        }
-        _ => {}
-    }
-}
-
-/// Marks the rows with marked items, given the offsets of the rows' items.
-fn mark_items<O: OffsetSizeTrait>(
-    items: &dyn Array,
-    wanted: &DataType,
-    offsets: &[O],
-    bad: &mut [bool],
-) {
-    let mut of_items = vec![false; items.len()];
-    mark(items, wanted, &mut of_items);
-    for (bad, range) in bad.iter_mut().zip(offsets.windows(2)) {
-        *bad |= of_items[range[0].as_usize()..range[1].as_usize()].contains(&true);
     }
 }
 

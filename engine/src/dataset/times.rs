@@ -6,12 +6,11 @@ use std::fmt::Display;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Date64Type, Time32SecondType, TimestampSecondType};
-use arrow_array::{
-    Array, ArrayRef, ArrowPrimitiveType, BooleanArray, GenericListViewArray, OffsetSizeTrait,
-    PrimitiveArray,
-};
+use arrow_array::{Array, ArrayRef, ArrowPrimitiveType, BooleanArray, PrimitiveArray};
 use arrow_schema::{ArrowError, DataType, TimeUnit};
 use arrow_select::nullif::nullif;
+
+use super::types;
 
 /// Milliseconds of a day.
 const DAY: i64 = 86_400_000;
@@ -20,19 +19,22 @@ const DAY: i64 = 86_400_000;
 type LostValues = BTreeMap<usize, String>;
 
 /// Whether times of this type are written as another type.
-pub(super) fn is_converted(data_type: &DataType) -> bool {
-    match data_type {
-        DataType::Timestamp(TimeUnit::Second, _)
-        | DataType::Time32(TimeUnit::Second)
-        | DataType::Date64 => true,
-        DataType::Struct(fields) => fields.iter().any(|field| is_converted(field.data_type())),
-        DataType::Map(entries, _) => is_converted(entries.data_type()),
-        other => super::types::list_item(other).is_some_and(|item| is_converted(item.data_type())),
-    }
+fn is_converted(data_type: &DataType) -> bool {
+    types::contains(data_type, |inside| {
+        matches!(
+            inside,
+            DataType::Timestamp(TimeUnit::Second, _)
+                | DataType::Time32(TimeUnit::Second)
+                | DataType::Date64
+        )
+    })
 }
 
 /// Sets the rows to null whose times cannot be written. Returns the first such value of each row, in words.
 pub(super) fn without_lost(array: ArrayRef) -> Result<(ArrayRef, LostValues), ArrowError> {
+    if !is_converted(array.data_type()) {
+        return Ok((array, LostValues::new()));
+    }
     let lost = lost_values(array.as_ref());
     if lost.is_empty() {
         return Ok((array, lost));
@@ -66,26 +68,12 @@ fn lost_values(array: &dyn Array) -> LostValues {
             }
             lost
         }
-        DataType::Map(..) => {
-            let map = array.as_map();
-            lost_in_items(map.entries(), map.value_offsets())
+        _ => {
+            let Some((items, ranges)) = types::items(array) else { return LostValues::new() };
+            let lost = lost_values(items.as_ref());
+            let first = |(row, range)| Some((row, lost.range(range).next()?.1.clone()));
+            ranges.into_iter().enumerate().filter_map(first).collect()
         }
-        DataType::List(_) => {
-            let list = array.as_list::<i32>();
-            lost_in_items(list.values().as_ref(), list.value_offsets())
-        }
-        DataType::LargeList(_) => {
-            let list = array.as_list::<i64>();
-            lost_in_items(list.values().as_ref(), list.value_offsets())
-        }
-        DataType::ListView(_) => lost_in_views(array.as_list_view::<i32>()),
-        DataType::LargeListView(_) => lost_in_views(array.as_list_view::<i64>()),
-        DataType::FixedSizeList(_, size) => {
-            let offsets: Vec<i64> =
-                (0..=array.len() as i64).map(|row| row * i64::from(*size)).collect();
-            lost_in_items(array.as_fixed_size_list().values().as_ref(), &offsets)
-        }
-        _ => return LostValues::new(),
     };
     lost.retain(|row, _| array.is_valid(*row));
     lost
@@ -106,31 +94,6 @@ where
 {
     let values = array.values().iter().enumerate();
     values.filter_map(|(row, value)| Some((row, problem(*value)?))).collect()
-}
-
-/// Returns the first lost item of each row, given the offsets of the rows' items.
-fn lost_in_items<O: OffsetSizeTrait>(items: &dyn Array, offsets: &[O]) -> LostValues {
-    let lost = lost_values(items);
-    if lost.is_empty() {
-        return lost;
-    }
-    let rows = offsets.windows(2).enumerate();
-    let first = |(row, range): (usize, &[O])| {
-        let (_, value) = lost.range(range[0].as_usize()..range[1].as_usize()).next()?;
-        Some((row, value.clone()))
-    };
-    rows.filter_map(first).collect()
-}
-
-fn lost_in_views<O: OffsetSizeTrait>(list: &GenericListViewArray<O>) -> LostValues {
-    let lost = lost_values(list.values().as_ref());
-    let first = |row: usize| {
-        let start = list.value_offsets()[row].as_usize();
-        let end = start + list.value_sizes()[row].as_usize();
-        let (_, value) = lost.range(start..end).next()?;
-        Some((row, value.clone()))
-    };
-    (0..list.len()).filter_map(first).collect()
 }
 
 #[cfg(test)]

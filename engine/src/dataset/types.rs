@@ -3,11 +3,13 @@
 //! Types are equivalent if they differ only in string or binary width, views, or dictionary encoding, at any depth. All
 //! functions handle nested types; nullability and names are those of the target.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::{
-    Array, ArrayRef, FixedSizeListArray, GenericListArray, MapArray, OffsetSizeTrait, StructArray,
+    Array, ArrayRef, FixedSizeListArray, GenericListArray, GenericListViewArray, MapArray,
+    OffsetSizeTrait, StructArray,
 };
 use arrow_cast::{CastOptions, cast_with_options};
 use arrow_schema::{ArrowError, DataType, Field, FieldRef, Fields, TimeUnit};
@@ -321,7 +323,7 @@ pub(super) fn request(file: &DataType, wanted: &DataType) -> DataType {
 }
 
 /// Returns the item of a list of any kind.
-pub(super) fn list_item(data_type: &DataType) -> Option<&FieldRef> {
+pub(crate) fn list_item(data_type: &DataType) -> Option<&FieldRef> {
     match data_type {
         DataType::List(item)
         | DataType::LargeList(item)
@@ -330,6 +332,57 @@ pub(super) fn list_item(data_type: &DataType) -> Option<&FieldRef> {
         | DataType::FixedSizeList(item, _) => Some(item),
         _ => None,
     }
+}
+
+/// Whether `test` is true for a type or one inside it, at any depth.
+pub(super) fn contains(data_type: &DataType, test: fn(&DataType) -> bool) -> bool {
+    test(data_type)
+        || match data_type {
+            DataType::Struct(fields) => fields.iter().any(|of| contains(of.data_type(), test)),
+            DataType::Map(item, _) => contains(item.data_type(), test),
+            other => list_item(other).is_some_and(|item| contains(item.data_type(), test)),
+        }
+}
+
+/// Returns the items of all lists or maps of an array, and by row the range of its items; `None` for other arrays.
+pub(super) fn items(array: &dyn Array) -> Option<(ArrayRef, Vec<Range<usize>>)> {
+    fn by_offsets<O: OffsetSizeTrait>(
+        items: &dyn Array,
+        offsets: &[O],
+    ) -> (ArrayRef, Vec<Range<usize>>) {
+        let (first, end) = (offsets[0].as_usize(), offsets[offsets.len() - 1].as_usize());
+        let range = |ends: &[O]| ends[0].as_usize() - first..ends[1].as_usize() - first;
+        (items.slice(first, end - first), offsets.windows(2).map(range).collect())
+    }
+    fn by_views<O: OffsetSizeTrait>(
+        list: &GenericListViewArray<O>,
+    ) -> (ArrayRef, Vec<Range<usize>>) {
+        let views = list.value_offsets().iter().zip(list.value_sizes());
+        let range = |(start, size): (&O, &O)| start.as_usize()..start.as_usize() + size.as_usize();
+        (Arc::clone(list.values()), views.map(range).collect())
+    }
+    Some(match array.data_type() {
+        DataType::List(_) => {
+            let list = array.as_list::<i32>();
+            by_offsets(list.values(), list.value_offsets())
+        }
+        DataType::LargeList(_) => {
+            let list = array.as_list::<i64>();
+            by_offsets(list.values(), list.value_offsets())
+        }
+        DataType::ListView(_) => by_views(array.as_list_view::<i32>()),
+        DataType::LargeListView(_) => by_views(array.as_list_view::<i64>()),
+        DataType::FixedSizeList(_, size) => {
+            let size = usize::try_from(*size).unwrap_or(0);
+            let ranges = (0..array.len()).map(|row| row * size..(row + 1) * size).collect();
+            (Arc::clone(array.as_fixed_size_list().values()), ranges)
+        }
+        DataType::Map(..) => {
+            let map = array.as_map();
+            by_offsets(map.entries(), map.value_offsets())
+        }
+        _ => return None,
+    })
 }
 
 /// Converts an array to type `to`, which may differ in width, view, dictionary encoding, names and nullability. Free if

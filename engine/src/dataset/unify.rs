@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use arrow_schema::{FieldRef, Fields, Schema, SchemaRef};
+use arrow_schema::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
 
 use super::formats::line_format::LineFormat;
 use super::formats::shape::JsonShape;
@@ -73,7 +73,7 @@ pub(super) fn add_partitions(files: &mut [InputFile]) -> Result<(), Vec<DataProb
     let mut keys = partitions::keys(files.iter().map(|file| file.path.as_str()));
     keys.retain(|key| files.iter().all(|file| file.schema.column_with_name(key).is_none()));
     for file in files.iter_mut().filter(|_| !keys.is_empty()) {
-        let added = keys.iter().map(|key| partitions::column(key));
+        let added = keys.iter().map(|key| Arc::new(Field::new(key, DataType::Utf8, true)));
         let fields: Vec<FieldRef> = file.schema.fields().iter().cloned().chain(added).collect();
         let metadata = file.schema.metadata().clone();
         file.positions = (0..fields.len()).collect();

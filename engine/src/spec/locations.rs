@@ -309,13 +309,8 @@ fn overlap(input: &Path, is_glob: bool, output: &Path, written: Written) -> Opti
         return Some("the output is the input");
     }
     let fixed = if is_glob { wildcards::split(input).0 } else { input.to_owned() };
-    let sibling = |suffix: &str| {
-        let mut name = output.file_name().unwrap_or_default().to_os_string();
-        name.push(suffix);
-        output.with_file_name(name)
-    };
     if fixed.starts_with(output.join("data"))
-        || (output.file_name().is_some() && fixed.starts_with(sibling(".run")))
+        || (output.file_name().is_some() && fixed.starts_with(output.with_added_extension("run")))
     {
         return Some("the input is inside the output");
     }

@@ -51,7 +51,10 @@ impl<R: BufRead> LineReader<R> {
                 }
                 let end = memchr::memchr(b'\n', buffer);
                 let whole = &buffer[..end.unwrap_or(buffer.len())];
-                let part = if is_first && bytes == 0 { without_mark(whole) } else { whole };
+                let part = match whole.strip_prefix(BYTE_ORDER_MARK) {
+                    Some(rest) if is_first && bytes == 0 => rest,
+                    _ => whole,
+                };
                 blank = blank && part.iter().all(u8::is_ascii_whitespace);
                 bytes += whole.len() as u64;
                 if let Some(into) = into.as_mut().filter(|_| bytes <= limit) {
@@ -75,10 +78,6 @@ impl<R: BufRead> LineReader<R> {
             }
         }
     }
-}
-
-fn without_mark(line: &[u8]) -> &[u8] {
-    line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line)
 }
 
 #[cfg(test)]
