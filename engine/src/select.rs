@@ -17,7 +17,6 @@ mod quota;
 mod rank;
 mod repeated_ids;
 mod runs;
-mod sample_state;
 pub(crate) mod samples;
 mod score_percentiles;
 mod sort;
@@ -181,7 +180,7 @@ pub fn check_calibration(plan: &Plan, identity: &Identity) -> Result<Option<Cali
     let Some(path) = &plan.spec.score().calibration else { return Ok(None) };
     let calibration = fitting_calibration(plan, &Criteria::from_plan(plan), path, identity)?;
     let has_groups = plan.spec.score().within.is_some();
-    Ok(has_groups.then(|| CalibratedGroups::new(path, &calibration)))
+    Ok(has_groups.then(|| calibration.groups.into_iter().map(|group| group.value).collect()))
 }
 
 /// Scores and ranks the samples of all units, whose score tables are in `directory`.

@@ -25,7 +25,7 @@ use crate::dataset::lost_row_groups::LostRowGroups;
 use crate::dataset::part::PartWriter;
 use crate::dataset::read::{ReadError, RowGroupError};
 use crate::dataset::units::WorkUnit;
-use crate::plan::calibrated_groups::CalibratedGroups;
+use crate::plan::calibrated_groups::{self, CalibratedGroups};
 use crate::plan::sampling;
 use crate::run_directory::dropped::{self, DroppedRow};
 use crate::run_directory::quarantine::{self, BadRow};
@@ -130,8 +130,8 @@ fn read_without(
         let unknown = groups.map(|(known, _)| documents_of_unknown_groups(known, &batch));
         let judged = judge.judge(batch)?;
         let prepared = progress.timed("tokenize", || prepare(plan, &unit.file_path, judged));
-        if let Some(((known, _), unknown)) = groups.zip(unknown) {
-            refuse_unknown_group(context, unit, known, &unknown, &prepared)?;
+        if let Some(unknown) = unknown {
+            refuse_unknown_group(context, unit, &unknown, &prepared)?;
         }
         sender.send(FromReader::Batch(Ok(prepared)))?;
     }
@@ -152,7 +152,6 @@ fn documents_of_unknown_groups(
 fn refuse_unknown_group(
     context: &ScoreContext<'_>,
     unit: &WorkUnit,
-    known: &CalibratedGroups,
     unknown: &BTreeMap<u64, Option<String>>,
     prepared: &[Prepared],
 ) -> Result<()> {
@@ -161,7 +160,7 @@ fn refuse_unknown_group(
         if let Some(group) = unknown.get(row) {
             let name = quoted_group(group.as_deref());
             let group = format!("{name} ({}, row {row})", quoted(&unit.file_path));
-            return Err(known.missing(&context.plan.spec, &group).into());
+            return Err(calibrated_groups::missing(&context.plan.spec, &group).into());
         }
     }
     Ok(())

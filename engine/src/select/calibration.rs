@@ -16,7 +16,7 @@ use super::warnings::listed;
 use crate::base::error::{Failure, Result};
 use crate::base::text::{counted, quoted_group};
 use crate::plan::Plan;
-use crate::plan::calibrated_groups::CalibratedGroups;
+use crate::plan::calibrated_groups;
 use crate::plan::identity::{calibration_bytes, calibration_identity};
 use crate::run_directory::calibration::{self, CalibratedGroup, Calibration, Threshold};
 use crate::run_directory::facts::Identity;
@@ -349,7 +349,7 @@ pub(super) fn saved_calibration(
     gathered: &GatheredSamples,
 ) -> Result<Calibration> {
     let calibration = fitting_calibration(plan, criteria, path, identity)?;
-    let known = CalibratedGroups::new(path, &calibration);
+    let known: HashSet<_> = calibration.groups.iter().map(|group| &group.value).collect();
     let unknown: Vec<String> = gathered
         .groups
         .keys()
@@ -357,7 +357,7 @@ pub(super) fn saved_calibration(
         .map(|value| quoted_group(value.as_deref()))
         .collect();
     if !unknown.is_empty() {
-        return Err(known.missing(&plan.spec, &listed(unknown)).into());
+        return Err(calibrated_groups::missing(&plan.spec, &listed(unknown)).into());
     }
     Ok(calibration)
 }

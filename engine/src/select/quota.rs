@@ -9,8 +9,6 @@ use crate::run_directory::calibration::Threshold;
 /// Samples that one cutoff keeps. They are requested in rank order: by descending score, ties in input order.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Quota {
-    /// Samples with this score or a higher one.
-    From(f64),
     /// Samples with a higher score, and the first ones with exactly this score.
     Above { score: f64, ties: u64 },
     /// Samples until the next would exceed the amount.
@@ -23,11 +21,16 @@ pub(super) enum Quota {
 }
 
 impl Quota {
+    /// Samples with this score or a higher one.
+    fn from_score(score: f64) -> Self {
+        Self::Above { score, ties: u64::MAX }
+    }
+
     /// Quotas of a group, by cutoff. `counted`: number of samples that a fraction refers to.
     pub(super) fn for_group(filter: &Filter, group: Option<&str>, counted: u64) -> Vec<Self> {
         let tokens = |amount| Self::Amount { left: Some(amount), of_tokens: true };
         if let Some(score) = filter.min_score {
-            vec![Self::From(score)]
+            vec![Self::from_score(score)]
         } else if let Some(fraction) = filter.keep_fraction {
             vec![Self::Amount { left: Some(fraction.floor_of(counted)), of_tokens: false }]
         } else if let Some(budget) = &filter.keep_tokens {
@@ -35,7 +38,7 @@ impl Quota {
         } else if let Some(budgets) = &filter.budgets {
             budgets.iter().map(|budget| tokens(budget.keep_tokens)).collect()
         } else {
-            vec![Self::From(f64::NEG_INFINITY)]
+            vec![Self::from_score(f64::NEG_INFINITY)]
         }
     }
 
@@ -43,7 +46,7 @@ impl Quota {
     pub(super) fn calibrated(threshold: &Threshold, ties: u64) -> Self {
         match threshold.score {
             None => Self::Amount { left: None, of_tokens: false },
-            Some(score) if threshold.ties_kept >= threshold.ties => Self::From(score),
+            Some(score) if threshold.ties_kept >= threshold.ties => Self::from_score(score),
             Some(score) => {
                 let share = u128::from(ties) * u128::from(threshold.ties_kept);
                 Self::Above { score, ties: (share / u128::from(threshold.ties)) as u64 }
@@ -54,7 +57,6 @@ impl Quota {
     /// Whether the next sample in rank order is kept.
     pub(super) fn keeps(&mut self, score: f64, tokens: u64) -> bool {
         match self {
-            Self::From(lowest) => score >= *lowest,
             Self::Above { score: lowest, ties } => match score.partial_cmp(lowest) {
                 Some(Ordering::Equal) => {
                     let is_kept = *ties > 0;
