@@ -119,7 +119,7 @@ fn main() -> Answer<()> {
 /// Digests of the plan's files.
 fn digests(plan: &Plan) -> Answer<Digests> {
     let attention = plan.needed_attention()?;
-    let opened = attention.open_table(&plan.cache_folder, &|_, _| {})?;
+    let opened = plan.open_table(attention, &|_, _| {})?;
     Ok(Digests::new(plan, Some(opened.weights_digest), std::collections::BTreeMap::new())?)
 }
 

@@ -1,14 +1,12 @@
 //! Model and devices of a plan, for measures that need attention.
 
-use std::path::Path;
 use std::time::Duration;
 
 use longsift_kernels::Kernel;
 use longsift_stages::first_layer_attention::FirstLayer;
-use longsift_stages::model::{LayerZeroTable, ModelFolder, OpenedTable};
+use longsift_stages::model::{LayerZeroTable, ModelFolder};
 use longsift_stages::{FirstLayerAttention, LoadPartialModel, ShardAcrossDevices};
 
-use crate::base::error::Result;
 use crate::devices::device::Devices;
 use crate::devices::dispatch::terms::{Policy, Unit};
 
@@ -26,26 +24,6 @@ pub struct Attention {
 }
 
 impl Attention {
-    /// Opens the layer-zero table, or builds it in `cache_folder`. The result contains warnings about replaced cache
-    /// files.
-    pub fn open_table(
-        &self,
-        cache_folder: &Path,
-        progress: &dyn Fn(u64, u64),
-    ) -> Result<OpenedTable> {
-        let opened = LayerZeroTable::open_or_build(
-            &self.model,
-            self.kernel(),
-            self.reading.precision,
-            cache_folder,
-            progress,
-        )?;
-        for warning in &opened.warnings {
-            tracing::warn!("{warning}");
-        }
-        Ok(opened)
-    }
-
     /// Returns the first layer with its `table`, for windows of at most `tokens`.
     pub fn first_layer(&self, table: LayerZeroTable, tokens: usize) -> FirstLayer {
         FirstLayer::new(self.model.spec().clone(), table, self.measure.mask, tokens)

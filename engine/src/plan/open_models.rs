@@ -209,7 +209,7 @@ fn devices(
 }
 
 /// Setting of the pipeline's model.
-const MODEL: &str = "stages.load-partial-model.model";
+pub(super) const MODEL: &str = "stages.load-partial-model.model";
 
 fn path(
     spec: &Spec,

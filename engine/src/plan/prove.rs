@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use longsift_stages::contract::{Address, Location, Scheme};
-use longsift_stages::model::{ModelFolder, ModelProblem, OpenedTable};
+use longsift_stages::model::{LayerZeroTable, ModelFolder, ModelProblem, OpenedTable};
 use longsift_stages::tokenize::encoder::Encoder;
 
 use super::attention::Attention;
@@ -12,6 +12,7 @@ use super::columns::is_output_column;
 use super::estimate::Estimate;
 use super::fetch::RemoteModels;
 use super::measures::Measures;
+use super::open_models::MODEL;
 use super::options::{Bos, PlanOptions, Subject};
 use super::{checks, measures, open_models, output_names, preset, programs, reading, since};
 use crate::base::diagnostic::{Blame, Diagnostic};
@@ -30,8 +31,6 @@ use crate::storage::{files, range_file};
 
 /// Divisor of `memory_limit_bytes` for the memory of all tokenization caches.
 const CACHE_SHARE: u64 = 4;
-/// Setting of the model.
-const MODEL: &str = "stages.load-partial-model.model";
 
 impl Plan {
     /// Validates `spec`, or returns all its problems.
@@ -236,15 +235,22 @@ impl Plan {
     ///
     /// # Errors
     /// Too little free space, a damaged model, or a failed file operation.
-    pub(crate) fn open_table(
+    pub fn open_table(
         &self,
         attention: &Attention,
         progress: &dyn Fn(u64, u64),
     ) -> Result<OpenedTable> {
-        match self.table_space_problem()? {
-            Some(problem) => Err(problem.into()),
-            None => attention.open_table(&self.cache_folder, progress),
+        if let Some(problem) = self.table_space_problem()? {
+            return Err(problem.into());
         }
+        let Attention { model, reading, .. } = attention;
+        let (kernel, folder) = (attention.kernel(), &self.cache_folder);
+        let opened =
+            LayerZeroTable::open_or_build(model, kernel, reading.precision, folder, progress)?;
+        for warning in &opened.warnings {
+            tracing::warn!("{warning}");
+        }
+        Ok(opened)
     }
 
     fn table_space_problem(&self) -> Result<Option<Diagnostic>> {
