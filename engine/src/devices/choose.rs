@@ -124,7 +124,7 @@ fn simulate(choice: DeviceCriteria<'_>, value: &str) -> Result<GpuSearch, String
             Some(gpu) => gpu.memory()?.total,
             None => description.total,
         };
-        let uuid = description.gpu.map(|gpu| gpu.uuid().to_owned());
+        let uuid = description.gpu.map(|gpu| gpu.uuid.to_owned());
         let name = format!("cuda:{number}");
         let device = SimulatedDevice::new(name, choice.kernel, choice.number_bytes, description);
         let headroom = (total as f64 * headroom_fraction) as u64;

@@ -36,7 +36,7 @@ pub(super) fn find(choice: DeviceCriteria<'_>) -> Result<Vec<Device>, String> {
             opened: RwLock::new(None),
             forwarding: AtomicU64::new(0),
         });
-        let nvml = by_nvml.iter().find(|known| known.uuid() == gpu.uuid).copied();
+        let nvml = by_nvml.iter().find(|known| known.uuid == gpu.uuid).copied();
         let card = GpuMemory { compute: Arc::clone(&compute), total: gpu.total_bytes, nvml };
         let headroom = (gpu.total_bytes as f64 * headroom_fraction) as u64;
         let ledger = Ledger::new(Box::new(card), headroom);

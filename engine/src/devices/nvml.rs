@@ -13,13 +13,10 @@ use super::ledger::Memory;
 #[derive(Clone, Copy, Debug)]
 pub struct NvmlGpu {
     device: &'static Device<'static>,
-    identity: &'static GpuIdentity,
-}
-
-#[derive(Debug)]
-struct GpuIdentity {
-    name: String,
-    uuid: String,
+    /// `NVIDIA H100 80GB HBM3`.
+    pub name: &'static str,
+    /// `GPU-…`: independent of the order of GPUs.
+    pub uuid: &'static str,
 }
 
 /// Lists the GPUs of this machine by PCI bus.
@@ -36,8 +33,7 @@ fn find() -> Result<Vec<NvmlGpu>, NvmlError> {
     let nvml: &'static Nvml = Box::leak(Box::new(Nvml::init()?));
     let gpu = |index| {
         let device: &'static Device<'static> = Box::leak(Box::new(nvml.device_by_index(index)?));
-        let identity = GpuIdentity { name: device.name()?, uuid: device.uuid()? };
-        Ok(NvmlGpu { device, identity: Box::leak(Box::new(identity)) })
+        Ok(NvmlGpu { device, name: device.name()?.leak(), uuid: device.uuid()?.leak() })
     };
     (0..nvml.device_count()?).map(gpu).collect()
 }
@@ -50,16 +46,6 @@ fn explain(error: &NvmlError) -> String {
 }
 
 impl NvmlGpu {
-    /// `NVIDIA H100 80GB HBM3`.
-    pub fn name(&self) -> &'static str {
-        &self.identity.name
-    }
-
-    /// `GPU-…`: independent of the order of GPUs.
-    pub fn uuid(&self) -> &'static str {
-        &self.identity.uuid
-    }
-
     /// Reads its memory, used by all processes; the driver's own memory counts as used.
     ///
     /// # Errors

@@ -96,11 +96,11 @@ fn surveyed_gpu(
 ) -> DeviceSurvey {
     let memory = gpu.memory().ok();
     let total = memory.map(|memory| memory.total);
-    let (reserved_bytes, in_flight) = claimed(claims, gpu.uuid());
+    let (reserved_bytes, in_flight) = claimed(claims, gpu.uuid);
     DeviceSurvey {
         device: format!("cuda:{number}"),
-        name: gpu.name().to_owned(),
-        uuid: Some(gpu.uuid().to_owned()),
+        name: gpu.name.to_owned(),
+        uuid: Some(gpu.uuid.to_owned()),
         total_bytes: total,
         used_bytes: memory.map(|memory| memory.used),
         free_bytes: memory.map(|memory| memory.total.saturating_sub(memory.used)),

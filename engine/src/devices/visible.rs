@@ -36,7 +36,7 @@ pub fn visible_gpus() -> Result<Vec<NvmlGpu>, String> {
         return Ok(Vec::new());
     }
     let gpus = nvml::gpus()?;
-    let uuids: Vec<&str> = gpus.iter().map(NvmlGpu::uuid).collect();
+    let uuids: Vec<&str> = gpus.iter().map(|gpu| gpu.uuid).collect();
     Ok(visible(variable.as_deref(), &uuids).into_iter().map(|index| gpus[index]).collect())
 }
 
