@@ -43,22 +43,6 @@ impl DiscoveredFiles {
         Self { root, files, hub: None, notes: Vec::new() }
     }
 
-    /// Selects the input files among the names of a folder. A table format is an error.
-    fn from_folder(
-        root: PathBuf,
-        names: Vec<String>,
-        location: &str,
-        format: InputFormat,
-    ) -> Result<Self, Vec<DataProblem>> {
-        if let Some(table) =
-            TableFolder::find_in_listing(location, names.iter().map(String::as_str))
-        {
-            return Err(vec![table.refusal()]);
-        }
-        let (files, note) = select_names(names, location, format)?;
-        Ok(Self { notes: note.into_iter().collect(), ..Self::new(root, files) })
-    }
-
     /// Returns the size of a file in bytes, if known.
     pub(super) fn size(&self, path: &str) -> Option<u64> {
         match &self.hub {
@@ -216,10 +200,14 @@ fn match_names(
     let folder = if path.is_empty() { String::new() } else { format!("{path}/") };
     let found = below(&folder);
     if !found.is_empty() {
-        return Ok(Some((
-            folder,
-            DiscoveredFiles::from_folder(PathBuf::new(), found, location, format)?,
-        )));
+        let table = TableFolder::find_in_listing(location, found.iter().map(String::as_str));
+        if let Some(table) = table {
+            return Err(vec![table.refusal()]);
+        }
+        let (files, note) = select_names(found, location, format)?;
+        let notes = note.into_iter().collect();
+        let files = DiscoveredFiles { notes, ..DiscoveredFiles::new(PathBuf::new(), files) };
+        return Ok(Some((folder, files)));
     }
     let Some(wildcard) = path.find(['*', '?', '[']) else {
         return Ok(path.is_empty().then(|| (folder, DiscoveredFiles::new(PathBuf::new(), found))));

@@ -85,19 +85,14 @@ impl RunDirectory {
         Self::for_output(&self.output.with_added_extension(format!("limit-{rows}")))
     }
 
-    /// Inverse of [`Self::with_row_limit`].
-    fn without_row_limit(&self, limit: Option<u64>) -> Option<Self> {
-        let Some(rows) = limit else { return Some(self.clone()) };
-        let output = self.output.to_str()?.strip_suffix(&format!(".limit-{rows}"))?;
-        Some(Self::for_output(Path::new(output)))
-    }
-
     /// Converts the run directory of a run with limit `before` to that of a run with limit `now`.
     pub fn change_row_limit(&self, before: Option<u64>, now: Option<u64>) -> Option<Self> {
         if before == now {
             return Some(self.clone());
         }
-        Some(self.without_row_limit(before)?.with_row_limit(now))
+        let suffix = before.map(|rows| format!(".limit-{rows}")).unwrap_or_default();
+        let output = self.output.to_str()?.strip_suffix(&*suffix)?;
+        Some(Self::for_output(Path::new(output)).with_row_limit(now))
     }
 
     /// Returns the nested run directory in which `--fresh` scores. Its scores replace the current ones when the new selection

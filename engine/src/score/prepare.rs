@@ -164,15 +164,11 @@ fn cut(
     }
     let settings = plan.spec.tokenize();
     let bos = u64::from(plan.bos.count);
+    let dropped =
+        |reason: &str, windows| Preparation::Drop { reason: reason.into(), tokens_total, windows };
     let windows = match settings.cut(tokens_total, plan.bos.count) {
         Cut::Windows(windows) => windows,
-        Cut::ShortDocument => {
-            return Ok(Preparation::Drop {
-                reason: "short_document".into(),
-                tokens_total,
-                windows: 0,
-            });
-        }
+        Cut::ShortDocument => return Ok(dropped("short_document", 0)),
         Cut::DocumentTooLong => {
             let message = format!(
                 "the document has {tokens_total} tokens and {bos} BOS, more than the {} of `window_tokens`",
@@ -186,11 +182,7 @@ fn cut(
     });
     let windows_too_short = short.len() as u64;
     if windows.is_empty() {
-        return Ok(Preparation::Drop {
-            reason: "too_short".into(),
-            tokens_total,
-            windows: windows_too_short,
-        });
+        return Ok(dropped("too_short", windows_too_short));
     }
     Ok(Preparation::Measure(CutDocument {
         ids,
