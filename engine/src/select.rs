@@ -238,7 +238,7 @@ pub fn select(
     let groups = gathered.groups.iter().zip(&decided).map(|((value, group), (_, totals))| {
         (value, gathered.group_totals[*group as usize].samples, totals)
     });
-    let guards = guard_counts::count(&criteria, groups.clone());
+    let guards = guard_counts::count(&criteria, &groups);
     let empty = groups.filter(|(.., totals)| totals.kept + totals.kept_not_measured == 0);
     let empty = empty.map(|(value, ..)| quoted_group(value.as_deref())).collect();
     let rules = gathered.by_number(decided.into_iter().map(|(rule, _)| rule));

@@ -38,7 +38,9 @@ impl Counts {
             (&mut self.quarantined, &other.quarantined),
             (&mut self.windows_dropped, &other.windows_dropped),
         ] {
-            theirs.iter().for_each(|(reason, number)| count(mine, reason, *number));
+            for (reason, number) in theirs {
+                count(mine, reason, *number);
+            }
         }
     }
 

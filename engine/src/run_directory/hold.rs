@@ -22,33 +22,37 @@ const EXCLUSIVE_LOCK_WAIT: Duration = Duration::from_secs(5);
 
 /// Exclusive access to a run directory, until it is dropped.
 #[derive(Debug)]
-pub struct RunLock {
-    /// Locked file; `None` in an object store.
-    _file: Option<File>,
-    #[cfg(feature = "cloud")]
-    lease: Option<super::lease::Lease>,
-}
+pub struct RunLock(Held);
 
 impl RunLock {
     /// Checks that this process still has exclusive access: a lease may have expired, a file lock cannot.
     #[cfg_attr(not(feature = "cloud"), expect(clippy::unnecessary_wraps, reason = "a lease fails"))]
     pub fn check(&self) -> Result<()> {
-        #[cfg(feature = "cloud")]
-        if let Some(lease) = &self.lease {
-            return lease.check();
+        match &self.0 {
+            Held::File { .. } => Ok(()),
+            #[cfg(feature = "cloud")]
+            Held::Lease(lease) => lease.check(),
         }
-        Ok(())
     }
 
     /// Like [`Self::check`], but sends no request if the lease was renewed a moment ago.
     #[cfg_attr(not(feature = "cloud"), expect(clippy::unnecessary_wraps, reason = "a lease fails"))]
     pub fn confirm(&self) -> Result<()> {
-        #[cfg(feature = "cloud")]
-        if let Some(lease) = &self.lease {
-            return lease.confirm();
+        match &self.0 {
+            Held::File { .. } => Ok(()),
+            #[cfg(feature = "cloud")]
+            Held::Lease(lease) => lease.confirm(),
         }
-        Ok(())
     }
+}
+
+#[derive(Debug)]
+enum Held {
+    File {
+        _locked: File,
+    },
+    #[cfg(feature = "cloud")]
+    Lease(super::lease::Lease),
 }
 
 /// Shared access to a run directory, until it is dropped.
@@ -173,8 +177,7 @@ impl RunDirectory {
         let path = self.lock_path();
         #[cfg(feature = "cloud")]
         if store::is_address(&self.root) {
-            let lease = Some(super::lease::Lease::acquire(&path, &self.root)?);
-            return Ok(RunLock { _file: None, lease });
+            return Ok(RunLock(Held::Lease(super::lease::Lease::acquire(&path, &self.root)?)));
         }
         let mut file = files::open_read_write(&path)?;
         let may_wait = |file: &File| !is_exclusively_locked(file);
@@ -185,11 +188,7 @@ impl RunDirectory {
             .and_then(|()| file.seek(SeekFrom::Start(0)))
             .and_then(|_| file.write_all(content.as_bytes()));
         written.map_err(|error| error::failed("write", &path)(error))?;
-        Ok(RunLock {
-            _file: Some(file),
-            #[cfg(feature = "cloud")]
-            lease: None,
-        })
+        Ok(RunLock(Held::File { _locked: file }))
     }
 
     /// Locks the file with `lock`. If another process holds it, retries for at most `limit`, as long as `may_wait` is `true`.

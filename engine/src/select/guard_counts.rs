@@ -12,7 +12,7 @@ const MAX_GROUPS: usize = 100;
 /// Counts the samples that each guard rejects. `groups`: value of the `within` column, samples and totals of each group.
 pub(super) fn count<'t>(
     criteria: &Criteria,
-    groups: impl Iterator<Item = (&'t Option<String>, u64, &'t Totals)> + Clone,
+    groups: &(impl Iterator<Item = (&'t Option<String>, u64, &'t Totals)> + Clone),
 ) -> Vec<GuardUse> {
     let guards = criteria.guards.iter().enumerate().map(|(index, (guard, _))| {
         let (mut rejected, mut missing, mut all, mut most) = (0, 0, 0, Vec::new());

@@ -142,7 +142,9 @@ impl Outcomes {
             (&mut self.rows_dropped, &other.rows_dropped),
             (&mut self.windows_dropped, &other.windows_dropped),
         ] {
-            others.iter().for_each(|(reason, number)| counts::count(own, reason, *number));
+            for (reason, number) in others {
+                counts::count(own, reason, *number);
+            }
         }
     }
 
