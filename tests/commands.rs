@@ -176,6 +176,9 @@ fn a_run_ends_with_its_paths() {
     let again = run(&["--format", "json"]);
     assert_eq!(again.summary()["status"], "nothing_to_do");
     assert!(again.stderr.contains("out/data\n"), "{}", again.stderr);
+    let same = run(&["--set", "stages.filter.keep_fraction=0.51"]);
+    assert!(!same.stderr.contains("replaces one of"), "{}", same.stderr);
+    assert_eq!(same.summary()["status"], "done");
     let other = run(&["--set", "stages.filter.keep_fraction=1"]);
     assert!(other.stderr.contains("selection of 6 samples replaces one of "), "{}", other.stderr);
     assert!(!run(&["-q"]).stderr.contains("out/data"));

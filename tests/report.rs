@@ -107,6 +107,7 @@ fn a_report_without_texts_states_the_reason() {
     let pipeline = recurring().score("formula: far-recurrence");
     workspace.run(&pipeline);
     assert!(page(&workspace, &[]).contains("secret"));
+    assert!(page(&workspace, &[]).contains("Scale of its statistics: z-score"));
     assert!(!page(&workspace, &["--no-text"]).contains("secret"));
     assert!(!report(&workspace, &["--no-text"]).to_string().contains("secret"));
     assert_eq!(report(&workspace, &[])["without_input"], Value::Null);

@@ -246,7 +246,7 @@ fn a_changed_file_is_scored_again_by_its_shard() {
     let later = SystemTime::now() + Duration::from_secs(5);
     File::options().write(true).open(&path).unwrap().set_modified(later).unwrap();
     let answer = select(&workspace).expect(4);
-    assert!(answer.stderr.contains("b.parquet, row groups"), "{}", answer.stderr);
+    assert!(answer.stderr.contains("b.parquet, rows "), "{}", answer.stderr);
     let scored: u64 =
         ["0/2", "1/2"].iter().map(|s| count(&score(&workspace, s)["shard"], "units_scored")).sum();
     assert_eq!(scored, 4, "the units of one file");

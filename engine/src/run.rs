@@ -30,11 +30,12 @@ use crate::plan::shard::Shard;
 use crate::plan::{Plan, lock};
 use crate::run_directory::borrowed::BorrowedScores;
 use crate::run_directory::events;
+use crate::run_directory::facts::Fingerprints;
 use crate::run_directory::hold::RunLock;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::run_directory::summary::{DeviceUse, LabelShares, Summary, TableUse};
-use crate::run_directory::units::Part;
+use crate::run_directory::units::{Part, UnitRecord};
 use crate::score::{reopen, tolerance};
 use crate::select::{self};
 use crate::write::commit::{self};
@@ -219,7 +220,9 @@ impl Run<'_> {
         }
         let valid = state.valid;
         let complete = valid.iter().all(Option::is_some);
-        tolerance::check_valid_records(plan, &valid, &self.scores)?;
+        tolerance::check_valid_records(plan, &valid, &self.scores).inspect_err(|_| {
+            valid.iter().flatten().for_each(|record| self.progress.add_counts(&record.counts));
+        })?;
         if complete
             && self.scores.root != directory.fresh().root
             && let Some(summary) = finished(plan, &lock.identity, &valid)?
@@ -239,15 +242,44 @@ impl Run<'_> {
         let facts =
             json!({ "units": plan.units.len(), "units_scored": valid.iter().flatten().count() });
         events::append(self.directory, "run_started", facts)?;
+        let done = self.score_to_commit(valid, &state.wanted, &lock, &known, run_lock);
+        self.record_failure(&done);
+        done
+    }
+
+    /// Runs the phases of a run that has something to do.
+    fn score_to_commit(
+        &mut self,
+        valid: Vec<Option<UnitRecord>>,
+        wanted: &Fingerprints,
+        lock: &PipelineLock,
+        known: &PipelineLock,
+        run_lock: &RunLock,
+    ) -> Result<RunOutcome> {
+        let plan = self.plan;
         if plan.options.scores_from.is_none() {
-            reopen::reopen_for_measures(plan, &self.scores, &valid, &state.wanted, true)?;
+            reopen::reopen_for_measures(plan, &self.scores, &valid, wanted, true)?;
         }
-        let scored = self.score(valid, &state.wanted)?;
+        let scored = self.score(valid, wanted)?;
         self.progress.phase("select", 1);
         let selection = self.progress.timed("score", || {
             select::select(plan, &self.scores, &scored.records, &lock.identity, self.stop)
         })?;
-        self.write(&lock, &known, &scored, selection, run_lock)
+        self.write(lock, known, &scored, selection, run_lock)
+    }
+
+    /// Records why a run failed or was stopped, for `longsift status`.
+    fn record_failure(&self, done: &Result<RunOutcome>) {
+        let failure = match done {
+            Err(failure) | Ok(RunOutcome { refused: Some(failure), .. }) => failure,
+            Ok(_) => return,
+        };
+        let message = failure.to_string();
+        let reason = message.lines().next().unwrap_or_default();
+        let facts = json!({ "exit_code": failure.exit_code(), "error": reason });
+        if let Err(lost) = events::append_last(self.directory, "run_failed", facts) {
+            tracing::warn!("cannot record the failure in `events.jsonl`: {lost}");
+        }
     }
 
     /// Writes the lock before scoring. If a finished selection exists and its lock has the same score settings, that lock is

@@ -94,6 +94,7 @@ mod tests {
     fn status(units: u64, rows: u64, windows: u64) -> Status {
         Status {
             state: "running",
+            error: None,
             holder: None,
             units_scored: units,
             units_open: 0,

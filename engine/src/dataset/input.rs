@@ -227,6 +227,15 @@ impl Dataset {
             "column `{name}` does not exist; the input has: {}",
             names.join(", ")
         ));
+        let parent = name.split_once('.').and_then(|(parent, _)| self.column(parent));
+        if let Some(parent) = parent.filter(|parent| parent.data_type().is_nested()) {
+            let hint = "its fields are not columns: copy the field to a column of its own";
+            return problem.with_hint(format!(
+                "`{}` is {}; {hint}",
+                parent.name(),
+                type_names::name(parent.data_type())
+            ));
+        }
         let close =
             names.iter().map(|other| (strsim::damerau_levenshtein(name, other), *other)).min();
         match close {

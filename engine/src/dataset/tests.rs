@@ -400,6 +400,11 @@ fn a_missing_or_mistyped_column_lists_the_existing_ones() {
     );
     assert_eq!(problem.hint.as_deref(), Some("did you mean `text`?"));
     assert_eq!(problem.blame, Blame::Pipeline);
+    let nested = dataset.check_text_column("meta.url").unwrap_err().hint.unwrap();
+    assert!(
+        nested.starts_with("`meta` is struct<") && nested.contains("its fields are not columns"),
+        "{nested}"
+    );
     let problem = dataset.check_text_column("id").unwrap_err();
     assert!(problem.message.starts_with("column `id` is int64; accepted: string"), "{problem}");
     assert_eq!(

@@ -31,6 +31,15 @@ impl WorkUnit {
             .position(|group| (group.first_row..group.first_row + group.rows).contains(&row))
     }
 
+    /// Describes its rows for messages: `a.parquet, rows 64 to 127`.
+    pub fn described_rows(&self) -> String {
+        let (file, first) = (&self.file_path, self.first_row);
+        match self.rows {
+            0 | 1 => format!("{file}, row {first}"),
+            rows => format!("{file}, rows {first} to {}", first + rows - 1),
+        }
+    }
+
     /// Returns a stable name of 16 hexadecimal digits that depends only on the file's relative path, the row groups and
     /// the rows.
     pub fn name(&self) -> String {

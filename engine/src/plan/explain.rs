@@ -8,7 +8,7 @@ use longsift_stages::contract::{Column, Decimal, Kind};
 use longsift_stages::filter::KeepTokens;
 use longsift_stages::first_layer_attention::{FirstLayer, Mask, Rows};
 use longsift_stages::load_partial_model::Precision;
-use longsift_stages::score::terms::Standardise;
+use longsift_stages::score::terms::{Standardise, Term};
 use longsift_stages::tokenize::{Encoder, ShortDocuments, Windows};
 use longsift_stages::{Filter, Reads, Score};
 use serde_json::{Value, json};
@@ -200,7 +200,7 @@ fn tokenize(plan: &Plan) -> String {
         "{source} → windows: {cut}, {limit}{} tokens, {} BOS, {short}; about {}{whole}{library}",
         count(u64::from(settings.window_tokens)),
         plan.bos.count,
-        count(plan.estimate.windows)
+        counted(plan.estimate.windows, "window")
     )
 }
 
@@ -307,18 +307,8 @@ fn score(plan: &Plan) -> String {
         Some(_) => formula,
         None => format!("{} = {formula}", score.formula.unwrap_or_default().name()),
     };
-    let ways = terms.iter().map(|term| match term.standardise.unwrap_or(score.standardise) {
-        Standardise::ZScore => "z-score",
-        Standardise::MinMax => "min-max",
-        Standardise::Percentile => "percentile",
-    });
-    let ways: BTreeSet<&str> = ways.collect();
-    let ways = ways.into_iter().collect::<Vec<_>>().join(" and ");
-    let standardise = match (ways.is_empty(), plan.spec.filter().guards.is_empty()) {
-        (true, _) => "not standardised".to_owned(),
-        (false, true) => ways,
-        (false, false) => format!("{ways} over samples that pass the guards"),
-    };
+    let filter = plan.spec.filter();
+    let scale = scale(score, filter, &terms).unwrap_or_else(|| "not standardised".to_owned());
     let within = score
         .within
         .as_ref()
@@ -327,7 +317,23 @@ fn score(plan: &Plan) -> String {
         .calibration
         .as_ref()
         .map_or(String::new(), |path| format!(", calibrated by {}", quoted(&path.to_string())));
-    format!("statistics → score: {formula}, {standardise}, {within}{calibration}")
+    format!("statistics → score: {formula}, {scale}, {within}{calibration}")
+}
+
+/// Describes the scale of the terms of a score: `percentile over samples that pass the guards`. `None` without terms.
+pub(crate) fn scale(score: &Score, filter: &Filter, terms: &[Term]) -> Option<String> {
+    let scales = terms.iter().map(|term| match term.standardise.unwrap_or(score.standardise) {
+        Standardise::ZScore => "z-score",
+        Standardise::MinMax => "min-max",
+        Standardise::Percentile => "percentile",
+    });
+    let scales: BTreeSet<&str> = scales.collect();
+    let scales = scales.into_iter().collect::<Vec<_>>().join(" and ");
+    match (scales.is_empty(), filter.guards.is_empty()) {
+        (true, _) => None,
+        (false, true) => Some(scales),
+        (false, false) => Some(format!("{scales} over samples that pass the guards")),
+    }
 }
 
 /// Describes how much a selection keeps.

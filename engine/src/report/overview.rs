@@ -73,6 +73,8 @@ pub(crate) struct Overview {
     /// Last component of the path of the run directory.
     run_directory: String,
     score: String,
+    /// Scale of the score's terms; `None` without terms.
+    scale: Option<String>,
     guards: Vec<String>,
     /// Description of how much is kept.
     amount: String,
@@ -236,6 +238,7 @@ impl Overview {
             committed: manifest.committed.clone(),
             run_directory: run_directory.to_string_lossy().into_owned(),
             score: choice.score_in_words(),
+            scale: explain::scale(&choice.score, &choice.filter, &choice.terms),
             guards: choice.guards(),
             amount: explain::amount(&choice.score, &choice.filter),
             rejected,

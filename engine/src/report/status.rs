@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use crate::base::counts::Counts;
 use crate::base::error::Result;
-use crate::base::text::count;
+use crate::base::text::{count, line_safe};
+use crate::run_directory::events;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::summary::Summary;
 use crate::run_directory::units;
@@ -28,6 +29,8 @@ pub struct Status {
     pub rows: Option<u64>,
     /// Counts of the scored units.
     pub counts: Counts,
+    /// Reason why the last run failed or was stopped; `None` during a run and after a successful one.
+    pub error: Option<String>,
     /// Summary of the last committed selection.
     pub summary: Option<Summary>,
 }
@@ -63,8 +66,10 @@ pub fn read(directory: &RunDirectory) -> Result<Status> {
     };
     let summary = files::read_if_present(&directory.summary())?
         .and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let error = if holder.is_none() { last_error(directory)? } else { None };
     Ok(Status {
         state,
+        error,
         holder,
         units_scored,
         units_open,
@@ -75,10 +80,27 @@ pub fn read(directory: &RunDirectory) -> Result<Status> {
     })
 }
 
+/// Returns the reason of the last run, unless it is unknown or the run succeeded.
+fn last_error(directory: &RunDirectory) -> Result<Option<String>> {
+    let mut error = None;
+    events::read(directory, |event| {
+        let text = |key: &str| event.get(key).and_then(Value::as_str);
+        match text("event") {
+            Some("run_failed") => error = text("error").map(str::to_owned),
+            Some("run_started" | "shard_started" | "selection_committed") => error = None,
+            _ => {}
+        }
+    })?;
+    Ok(error)
+}
+
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let of = |total: Option<u64>| total.map_or("?".to_owned(), count);
         writeln!(f, "{}", self.state)?;
+        if let Some(error) = &self.error {
+            writeln!(f, "  reason    {}", line_safe(error))?;
+        }
         if let Some(holder) = &self.holder {
             let text = |key: &str| holder[key].as_str().unwrap_or("?").to_owned();
             let (host, started) = (text("host"), text("started"));

@@ -185,8 +185,13 @@ impl Run<'_> {
             }
         }
         let summary_before: Option<Summary> = directory.read_json(&directory.summary())?;
-        let settings = before.as_ref().map(|before| &before.lock.settings);
-        let replaces = settings.is_some_and(|before| *before != manifest.lock.settings);
+        let digests = |parts: &[Part]| -> Vec<String> {
+            parts.iter().map(|part| part.sha256.clone()).collect()
+        };
+        let replaces = before.as_ref().is_some_and(|before| {
+            before.lock.settings != manifest.lock.settings
+                && digests(&before.selection) != digests(&manifest.selection)
+        });
         let calibration = &selection.calibration;
         manifest.calibration =
             Some(directory.write_record(folder, "calibration.json", calibration)?);

@@ -50,7 +50,7 @@ impl Run<'_> {
             .iter()
             .zip(&valid)
             .filter(|(_, record)| record.is_none())
-            .map(|(unit, _)| format!("{}, row groups {:?}", unit.file_path, unit.row_groups))
+            .map(|(unit, _)| unit.described_rows())
             .collect();
         if missing.is_empty() {
             return score::reuse(plan, &self.scores, valid, self.progress);

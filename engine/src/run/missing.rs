@@ -63,8 +63,7 @@ pub(super) fn refuse_missing(
     for &index in missing.iter().take(MAX_LISTED) {
         let unit = &plan.units[index];
         let shard = shard(index).map_or(String::new(), |shard| format!(", shard {shard}"));
-        problem =
-            problem.note(format!("{}, row groups {:?}{shard}", unit.file_path, unit.row_groups));
+        problem = problem.note(format!("{}{shard}", unit.described_rows()));
     }
     if missing.len() > MAX_LISTED {
         problem = problem.note(format!("the complete list is in `{}`", list.display()));

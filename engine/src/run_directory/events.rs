@@ -31,13 +31,21 @@ pub fn append(directory: &RunDirectory, event: &str, facts: Value) -> Result<()>
 /// writing.
 pub fn append_shared(directory: &RunDirectory, event: &str, facts: Value) -> Result<()> {
     if store::is_address(&directory.root) {
-        return buffer(directory, &line(event, facts));
+        return buffer(directory, &line(event, facts), Some(WRITE_INTERVAL));
     }
     let path = directory.events();
     let mut file = files::open_to_append(&path)?;
     // Written with one call, so that a kill rarely leaves a partial line.
     file.write_all(line(event, facts).as_bytes()).map_err(error::failed("write", &path))?;
     Ok(())
+}
+
+/// Like [`append`], for the last event of a run: in an object store, [`Finish`] writes it.
+pub fn append_last(directory: &RunDirectory, event: &str, facts: Value) -> Result<()> {
+    if store::is_address(&directory.root) {
+        return buffer(directory, &line(event, facts), None);
+    }
+    append(directory, event, facts)
 }
 
 /// Events of run directories in object stores, by directory.
@@ -49,7 +57,8 @@ struct BufferedEvents {
     written: Option<Instant>,
 }
 
-fn buffer(directory: &RunDirectory, line: &str) -> Result<()> {
+/// Adds a line, and writes all lines if the last write is at least `interval` ago.
+fn buffer(directory: &RunDirectory, line: &str, interval: Option<Duration>) -> Result<()> {
     let mut kept = BUFFERED.lock().unwrap_or_else(PoisonError::into_inner);
     let kept = kept.entry(directory.root.clone()).or_insert_with(|| {
         let host = crate::base::machine::host_name();
@@ -61,7 +70,8 @@ fn buffer(directory: &RunDirectory, line: &str) -> Result<()> {
         }
     });
     kept.text.push_str(line);
-    if kept.written.is_some_and(|at| at.elapsed() < WRITE_INTERVAL) { Ok(()) } else { kept.write() }
+    let is_due = |interval| kept.written.is_none_or(|at| at.elapsed() >= interval);
+    if interval.is_some_and(is_due) { kept.write() } else { Ok(()) }
 }
 
 impl BufferedEvents {

@@ -26,7 +26,7 @@ use super::document::{self, DocumentLocation, FinishedRun};
 use crate::base::diagnostic::{self, Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::base::progress::Progress;
-use crate::base::text::{bytes, count, line_safe, quoted};
+use crate::base::text::{bytes, count, counted, line_safe, quoted};
 use crate::dataset::documents::{Document, DocumentContent, document_contents};
 use crate::dataset::messages::messages_of_row;
 use crate::plan::Plan;
@@ -221,6 +221,9 @@ fn cut(
         let cutting = options.cutting().unwrap_or(Cutting::Even);
         return match content {
             Err(problem) => Err(unusable(plan, location, &problem.message)),
+            Ok(DocumentContent::Tokens(ids)) if ids.is_empty() => {
+                Err(unusable(plan, location, "the list of tokens is empty"))
+            }
             Ok(DocumentContent::Tokens(ids)) => {
                 let ends = cutting.ends(ids.len())?;
                 Ok(DocumentBlocks::new(ids, &ends, |_| None))
@@ -518,10 +521,10 @@ impl Map {
             None => format!("mean of {} query heads", self.query_heads),
         };
         format!(
-            "layer {}, {heads}, {} tokens in {} blocks",
+            "layer {}, {heads}, {} in {}",
             self.layer,
-            count(self.tokens),
-            count(self.blocks.len() as u64)
+            counted(self.tokens, "token"),
+            counted(self.blocks.len() as u64, "block")
         )
     }
 }

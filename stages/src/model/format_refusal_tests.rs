@@ -339,6 +339,16 @@ fn messages_for_gguf_files() {
     );
 }
 
+fn replace_all(file: &mut [u8], from: &[u8], to: &[u8]) {
+    assert_eq!(from.len(), to.len());
+    let found: Vec<usize> =
+        (0..file.len()).filter(|index| file[*index..].starts_with(from)).collect();
+    assert!(!found.is_empty());
+    for index in found {
+        file[index..index + to.len()].copy_from_slice(to);
+    }
+}
+
 #[test]
 fn unsupported_gguf_entries_are_refused_by_name() {
     let changed = |case: &str, from: &[u8], to: &[u8]| {
@@ -346,16 +356,9 @@ fn unsupported_gguf_entries_are_refused_by_name() {
         // Without a config.json, which would take precedence.
         let _ = fs::remove_file(folder.path().join("config.json"));
         let path = folder.path().join("model.gguf");
-        let bytes = fs::read(&path).unwrap();
-        assert_eq!(from.len(), to.len());
-        let mut changed = bytes.clone();
-        for at in 0..bytes.len().saturating_sub(from.len()) {
-            if bytes[at..].starts_with(from) {
-                changed[at..at + to.len()].copy_from_slice(to);
-            }
-        }
-        assert_ne!(bytes, changed);
-        fs::write(&path, changed).unwrap();
+        let mut file = fs::read(&path).unwrap();
+        replace_all(&mut file, from, to);
+        fs::write(&path, file).unwrap();
         let problems = ModelFolder::open(folder.path(), None).map(|_| ()).unwrap_err();
         problems.iter().map(|problem| problem.message.as_str()).collect::<Vec<_>>().join("; ")
     };
@@ -383,6 +386,80 @@ fn unsupported_gguf_entries_are_refused_by_name() {
         ),
     ] {
         assert!(message.contains(part), "{message}");
+    }
+}
+
+fn gguf_entry(key: &str, kind: u32, value: &[u8]) -> Vec<u8> {
+    [&(key.len() as u64).to_le_bytes(), key.as_bytes(), &kind.to_le_bytes(), value].concat()
+}
+
+/// Inserts the entry, and a text that keeps the tensors at multiples of the alignment.
+fn add_gguf_entry(file: &mut Vec<u8>, key: &str, kind: u32, value: &[u8]) {
+    let entry = gguf_entry(key, kind, value);
+    let filler = (entry.len() + 24).next_multiple_of(32) - entry.len() - 24;
+    let filler = [&(filler as u64).to_le_bytes(), &vec![b' '; filler][..]].concat();
+    file.splice(24..24, [entry, gguf_entry("fill", 8, &filler)].concat());
+    file[16] += 2;
+}
+
+#[test]
+fn gguf_files_that_are_not_causal_models_or_contradict_themselves_are_refused() {
+    let opened = |change: &dyn Fn(&mut Vec<u8>)| {
+        let folder = gguf("gguf_q8_0_q4_0_q4_1");
+        let path = folder.path().join("model.gguf");
+        let mut file = fs::read(&path).unwrap();
+        change(&mut file);
+        fs::write(&path, file).unwrap();
+        ModelFolder::open(folder.path(), None)
+            .map_or_else(|problems| shown(folder.path(), &problems), |_| "no problem".to_owned())
+    };
+    let text = |text: &str| [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat();
+    let with_type = |kind| opened(&|file| add_gguf_entry(file, "general.type", 8, &text(kind)));
+    let with_causal =
+        |causal| opened(&|file| add_gguf_entry(file, "llama.attention.causal", 7, &[causal]));
+    let with_number = |name: &str, from: u32, to: u32| {
+        let entry = |number: u32| gguf_entry(&format!("llama.{name}"), 4, &number.to_le_bytes());
+        opened(&|file| replace_all(file, &entry(from), &entry(to)))
+    };
+    // A tensor without bytes: its type is unknown.
+    let with_another_layer = opened(&|file| {
+        let tensor = [text("blk.3.ffn_gate_shared_exp.weight"), vec![1, 0, 0, 0]].concat();
+        let tensor = [tensor, vec![0; 8], vec![99, 0, 0, 0], vec![0; 8]].concat();
+        let first = text("token_embd.weight");
+        let index = file.windows(first.len()).position(|window| window == first).unwrap();
+        file.splice(index..index, tensor);
+        file[8] += 1;
+    });
+    let with_three_tokens = opened(&|file| {
+        replace_all(file, b"tokenizer.ggml.tokens", b"tokenizer.ggml.others");
+        let list = [&[0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0][..], &[1, 2, 3]].concat();
+        add_gguf_entry(file, "tokenizer.ggml.tokens", 9, &list);
+    });
+    let states_other_layers = "the GGUF file states `llama.block_count`";
+    for (message, part) in [
+        (opened(&|_| ()), "no problem"),
+        (with_type("model"), "no problem"),
+        (with_causal(1), "no problem"),
+        (with_type("adapter"), "`<folder>/model.gguf` has the `general.type` `adapter`"),
+        (with_causal(0), "states that attention is not causal (`llama.attention.causal`)"),
+        (
+            with_number("block_count", 1, 2),
+            &format!("{states_other_layers} 2, but has no tensors of layer 1 (counted from 0)"),
+        ),
+        (
+            with_another_layer,
+            &format!("{states_other_layers} 1, but has tensors of layer 3 (counted from 0)"),
+        ),
+        (
+            with_number("vocab_size", 64, 65),
+            "states `llama.vocab_size` 65, but the `llama` model would be scored with 64",
+        ),
+        (
+            with_three_tokens,
+            "states 3 as the length of `tokenizer.ggml.tokens`, but the `llama` model would be scored with 64",
+        ),
+    ] {
+        assert!(message.contains(part), "{part}: {message}");
     }
 }
 

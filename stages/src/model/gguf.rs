@@ -59,8 +59,10 @@ enum GgufValue {
     Flag(bool),
     Text(String),
     List(Vec<GgufValue>),
-    /// Value that was too long to be kept.
-    Long,
+    /// List that was too long to be kept, with its length.
+    LongList(u64),
+    /// Text that was too long to be kept.
+    LongText,
 }
 
 impl GgufValue {
@@ -118,6 +120,15 @@ impl GgufMetadata {
     fn list<'a, T>(&'a self, key: &str, of: impl Fn(&'a GgufValue) -> Option<T>) -> Option<Vec<T>> {
         match self.0.get(key)? {
             GgufValue::List(list) => list.iter().map(of).collect(),
+            _ => None,
+        }
+    }
+
+    /// Returns the length of a list, whether or not it was kept.
+    pub(crate) fn list_length(&self, key: &str) -> Option<u64> {
+        match self.0.get(key)? {
+            GgufValue::List(list) => Some(list.len() as u64),
+            GgufValue::LongList(length) => Some(*length),
             _ => None,
         }
     }
@@ -338,7 +349,7 @@ impl HeaderReader<'_> {
             7 => GgufValue::Flag(self.bytes::<1>()?[0] != 0),
             8 => {
                 let max = if self.keeps_long { MAX_NAME_BYTES } else { MAX_KEPT };
-                self.text(max)?.map_or(GgufValue::Long, GgufValue::Text)
+                self.text(max)?.map_or(GgufValue::LongText, GgufValue::Text)
             }
             9 => self.list(depth)?,
             10 => GgufValue::Whole(self.u64()?),
@@ -360,7 +371,7 @@ impl HeaderReader<'_> {
         let max = if self.keeps_long { MAX_TOKENS } else { MAX_KEPT };
         if let Some(width) = width(kind).filter(|_| length > max) {
             self.skip(length.saturating_mul(width))?;
-            return Ok(GgufValue::Long);
+            return Ok(GgufValue::LongList(length));
         }
         let mut list = Vec::new();
         for _ in 0..length {
@@ -369,7 +380,8 @@ impl HeaderReader<'_> {
                 list.push(value);
             }
         }
-        Ok(if list.len() as u64 == length { GgufValue::List(list) } else { GgufValue::Long })
+        let is_complete = list.len() as u64 == length;
+        Ok(if is_complete { GgufValue::List(list) } else { GgufValue::LongList(length) })
     }
 
     fn tensor(&mut self) -> Result<(String, TensorInfo), String> {

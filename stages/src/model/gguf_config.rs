@@ -17,6 +17,9 @@ use super::spec::{AttentionSpec, Norm};
 const MAX_FREQUENCIES: u64 = 1 << 12;
 
 /// Returns the architecture that the file states.
+///
+/// # Errors
+/// The file is not a model with causal attention, or one part of several, or has an unsupported architecture.
 pub(crate) fn architecture(shard: &WeightShard) -> Result<&'static Architecture, ModelProblem> {
     let whole = |key| shard.metadata().and_then(|metadata| metadata.whole(key));
     let count = whole("split.count").unwrap_or(1);
@@ -28,8 +31,26 @@ pub(crate) fn architecture(shard: &WeightShard) -> Result<&'static Architecture,
             "put all parts in one folder, named `NAME-00001-of-{count:05}.gguf` and so on"
         )));
     }
-    match shard.metadata().and_then(|metadata| metadata.text("general.architecture")) {
-        Some(name) => Architecture::named(name),
+    let text = |key| shard.metadata().and_then(|metadata| metadata.text(key));
+    if let Some(kind) = text("general.type").filter(|kind| *kind != "model") {
+        let message = format!("`{}` has the `general.type` `{kind}`", shard.path.display());
+        return Err(ModelProblem::settings(message)
+            .with_hint("set `model` to a GGUF file of a whole model"));
+    }
+    match text("general.architecture") {
+        Some(name) => {
+            let causal = format!("{name}.attention.causal");
+            if shard.metadata().is_some_and(|metadata| metadata.is_false_or_zero(&causal)) {
+                let message = format!(
+                    "`{}` states that attention is not causal (`{causal}`)",
+                    shard.path.display()
+                );
+                return Err(ModelProblem::settings(message).with_hint(
+                    "set `model` to a decoder: its tokens attend to earlier tokens only",
+                ));
+            }
+            Architecture::named(name)
+        }
         None => Err(ModelProblem::checkpoint(format!(
             "`{}` has no `general.architecture`",
             shard.path.display()
@@ -129,6 +150,8 @@ pub(crate) fn config(
 
 const EPSILON: &str = "attention.layer_norm_rms_epsilon";
 const THETA: &str = "rope.freq_base";
+/// List with an entry per row of the embedding.
+const TOKENS: &str = "tokenizer.ggml.tokens";
 
 /// Entries of an architecture that are read, or that do not affect what is read.
 const KNOWN: [&str; 17] = [
@@ -168,9 +191,16 @@ pub(crate) fn stated(shard: &WeightShard, architecture: &Architecture) -> Vec<St
         "attention.head_count_kv",
         "attention.key_length",
         "rope.dimension_count",
+        "vocab_size",
         EPSILON,
         THETA,
     ];
+    let tokens = shard.metadata().and_then(|metadata| metadata.list_length(TOKENS));
+    let tokens = tokens.map(|tokens| StatedNumber {
+        key: TOKENS.to_owned(),
+        name: TOKENS,
+        value: tokens as f64,
+    });
     let stated = names.into_iter().filter_map(|name| {
         let key = format!("{}.{name}", architecture.name);
         let metadata = shard.metadata()?;
@@ -178,7 +208,7 @@ pub(crate) fn stated(shard: &WeightShard, architecture: &Architecture) -> Vec<St
         // For architectures with several bases, layer 0's is stored elsewhere.
         (name != THETA || architecture.self_contained).then_some(StatedNumber { key, name, value })
     });
-    stated.collect()
+    stated.chain(tokens).collect()
 }
 
 impl StatedNumber {
@@ -196,6 +226,7 @@ impl StatedNumber {
             "attention.head_count_kv" => spec.key_heads as f64,
             "attention.key_length" => spec.head_dim as f64,
             "rope.dimension_count" => rope?.rotary_dims as f64,
+            "vocab_size" | TOKENS => spec.vocabulary_size as f64,
             EPSILON => match spec.norm {
                 Norm::Rms { eps, .. } | Norm::Layer { eps, .. } => eps,
                 Norm::None => return None,
@@ -206,9 +237,15 @@ impl StatedNumber {
         if (scored - self.value).abs() <= 1e-6 * scored.abs() {
             return None;
         }
+        let Self { key, value, .. } = self;
+        let stated = if self.name == TOKENS {
+            format!("{value} as the length of `{key}`")
+        } else {
+            format!("`{key}` {value}")
+        };
         let message = format!(
-            "the GGUF file states `{}` {}, but the `{}` model would be scored with {scored}",
-            self.key, self.value, spec.model_type
+            "the GGUF file states {stated}, but the `{}` model would be scored with {scored}",
+            spec.model_type
         );
         Some(
             ModelProblem::checkpoint(message).with_hint(

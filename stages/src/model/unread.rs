@@ -1,4 +1,4 @@
-//! Refuses checkpoints with additional tensors that would change the result.
+//! Refuses checkpoints whose unread tensors do not belong to the model that is scored.
 //!
 //! A family reads the tensors that its arithmetic uses. A checkpoint with other tensors may describe a different
 //! computation, so every unread tensor must be known to be used later or to hold no model parameters; otherwise it is
@@ -109,7 +109,14 @@ pub(crate) fn check(
     let stems: BTreeSet<&str> = used.iter().filter_map(|name| stem(name)).collect();
     let all = tensors.files_by_tensor().keys().map(String::as_str);
     let unused = all.filter(|name| !used.contains(name));
-    let unread: Vec<&str> = if config.gguf().is_some() {
+    let unread: Vec<&str> = if let Some((_, architecture)) = config.gguf() {
+        let layers = config.spec().layers;
+        if let Some(difference) = other_gguf_layers(tensors, layers) {
+            return Some(ModelProblem::checkpoint(format!(
+                "the GGUF file states `{}.block_count` {layers}, but {difference}",
+                architecture.name
+            )));
+        }
         unused.filter(|name| changes_gguf(name, reads)).collect()
     } else {
         let names = TensorNames::new(config, &used);
@@ -132,15 +139,32 @@ fn stem(name: &str) -> Option<&str> {
     Some(name.rsplit_once('.')?.0)
 }
 
+/// Splits the name of a layer's tensor in a GGUF file into the layer's number and the rest.
+fn gguf_layer(name: &str) -> Option<(u64, &str)> {
+    let (layer, name) = name.strip_prefix("blk.")?.split_once('.')?;
+    Some((layer.parse().ok()?, name))
+}
+
+/// Describes the first missing layer, or the last superfluous one.
+fn other_gguf_layers(tensors: &StoredTensors, layers: u64) -> Option<String> {
+    let names = tensors.files_by_tensor().keys();
+    let present: BTreeSet<u64> = names.filter_map(|name| Some(gguf_layer(name)?.0)).collect();
+    match (0..layers).find(|layer| !present.contains(layer)) {
+        Some(missing) => Some(format!("has no tensors of layer {missing} (counted from 0)")),
+        None => {
+            let last = present.last().filter(|last| **last >= layers)?;
+            Some(format!("has tensors of layer {last} (counted from 0)"))
+        }
+    }
+}
+
 /// Whether a tensor of a GGUF file changes the result.
 fn changes_gguf(name: &str, reads: ReadScope) -> bool {
     let begins = |starts: &[&str], name: &str| starts.iter().any(|start| name.starts_with(start));
     if begins(&GGUF_ELSEWHERE, name) {
         return false;
     }
-    let of_layer = name.strip_prefix("blk.").and_then(|name| name.split_once('.'));
-    let of_layer = of_layer.and_then(|(layer, name)| Some((layer.parse::<u64>().ok()?, name)));
-    match (of_layer, reads) {
+    match (gguf_layer(name), reads) {
         (Some((0, name)), ReadScope::QueriesAndKeys) => !begins(&GGUF_AFTER_KEYS, name),
         (Some(_), ReadScope::QueriesAndKeys) => false,
         (Some((layer, _)), ReadScope::Layers { count, .. }) => layer < count,

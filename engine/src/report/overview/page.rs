@@ -58,6 +58,9 @@ impl Overview {
         if let Some(within) = &self.within {
             lead = format!("The score within each value of {within} is {}.", self.score);
         }
+        if let Some(scale) = &self.scale {
+            let _ = write!(lead, " Scale of its statistics: {scale}.");
+        }
         for guard in &self.guards {
             let _ = write!(lead, " Guard: {guard}.");
         }

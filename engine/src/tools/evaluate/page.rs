@@ -100,12 +100,15 @@ impl LengthResults {
     /// Adds the sections: the matrix and the heads, and the others on request.
     fn sections(&self, sections: &mut Vec<Section>) {
         let documents: u64 = self.documents.values().sum();
+        let categories = match self.documents.len() {
+            1 => String::new(),
+            several => format!(" in {several} categories"),
+        };
         let mut summary: Vec<String> = self.sentence.iter().cloned().collect();
         summary.push(format!(
-            "{} windows of {} documents in {} categories, without BOS",
+            "{} windows of {} documents{categories}, without BOS",
             count(self.kinds.values().map(|kind| kind.windows).sum()),
-            count(documents),
-            count(self.documents.len() as u64)
+            count(documents)
         ));
         summary.extend(self.notes.iter().cloned());
         let mut blocks = vec![Block::List(summary)];
