@@ -208,9 +208,15 @@ fn too_many_bad_rows_end_the_run() {
     assert_eq!(first.summary()["status"], "failed");
     let again = workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(3);
     assert_eq!(again.stderr, first.stderr, "on every later attempt");
+    let summary = again.summary();
+    assert_eq!((count(&summary, "rows_in"), count(&summary, "quarantined")), (6, 2), "{summary}");
+    let status = || workspace.longsift(&["status", "out.run"]).success().stdout;
+    let reason = "unfinished\n  reason    2 of 6 rows were quarantined (empty_text: 1, null_text: 1), more than ";
+    assert!(status().starts_with(reason), "{}", status());
     assert!(files_below(&workspace.path("out/data")).is_empty());
     let wider = Pipeline::text("model", 128).input("max_quarantined_fraction: 0.34");
     assert_eq!(workspace.run(&wider)["status"], "done");
+    assert!(status().starts_with("finished\n  units "), "{}", status());
 }
 
 #[test]
