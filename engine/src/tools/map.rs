@@ -221,9 +221,6 @@ fn cut(
         let cutting = options.cutting().unwrap_or(Cutting::Even);
         return match content {
             Err(problem) => Err(unusable(plan, location, &problem.message)),
-            Ok(DocumentContent::Tokens(ids)) if ids.is_empty() => {
-                Err(unusable(plan, location, "the list of tokens is empty"))
-            }
             Ok(DocumentContent::Tokens(ids)) => {
                 let ends = cutting.ends(ids.len())?;
                 Ok(DocumentBlocks::new(ids, &ends, |_| None))
