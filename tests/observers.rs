@@ -196,7 +196,7 @@ fn lineage_never_fails_a_run() {
     for (url, why) in [
         (closed.as_str(), "cannot send lineage event \"START\""),
         (refusing.as_str(), "returned 500"),
-        ("https://collector", "expected http://, file://"),
+        ("ftp://collector", "OPENLINEAGE_URL does not begin with http://, file://"),
     ] {
         let answer = run(&workspace(), &[("OPENLINEAGE_URL", url)], &[]).success();
         assert!(answer.stderr.contains(why), "{}", answer.stderr);
