@@ -17,6 +17,7 @@ mod quota;
 mod rank;
 mod repeated_ids;
 mod runs;
+mod sample_state;
 pub(crate) mod samples;
 mod score_percentiles;
 mod sort;

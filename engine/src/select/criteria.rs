@@ -10,7 +10,7 @@ use longsift_stages::score::terms::{Combine, Scorer, Standardise, Term};
 use longsift_stages::score::{ColumnFigures, DocumentScore};
 use longsift_stages::{Filter, Score};
 
-use super::decided::{NOT_SAMPLED, SampleState};
+use super::sample_state::{NOT_SAMPLED, SampleState};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::random::random_score;

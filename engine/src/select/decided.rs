@@ -8,52 +8,8 @@ use longsift_stages::filter::guards::{Bounds, Verdict};
 use longsift_stages::score::terms::Scorer;
 
 use super::criteria::Criteria;
+use super::sample_state::{SampleState, is_not_sampled};
 use super::score_percentiles::GroupPercentiles;
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum SampleState {
-    /// This statistic is missing: the sample has no score and does not count for `keep_fraction`.
-    Missing(usize),
-    /// Without a score, because sampling excluded it from a measure.
-    NotMeasured,
-    /// Out of the bounds of this guard. The score is on the scale of the samples that pass; `NaN` if a statistic of the score
-    /// is missing or no sample passes.
-    Rejected(usize, f64),
-    /// Within the bounds of every guard, with this score; `NaN` if its group has no scale.
-    Ranked(f64),
-}
-
-/// Value of a statistic whose measure was excluded by sampling. A `NaN` whose payload distinguishes it from a value that a
-/// measure could not compute; never used in arithmetic.
-pub(super) const NOT_SAMPLED: f64 = f64::from_bits(0x7FF8_0000_5A4D_504C);
-
-pub(super) fn is_not_sampled(value: f64) -> bool {
-    value.to_bits() == NOT_SAMPLED.to_bits()
-}
-
-impl SampleState {
-    /// Score; `NaN` if missing.
-    pub(super) fn score(self) -> f64 {
-        match self {
-            Self::Missing(_) | Self::NotMeasured => f64::NAN,
-            Self::Rejected(_, score) | Self::Ranked(score) => score,
-        }
-    }
-
-    /// Score of a sample that passes every guard; `NaN` for others.
-    pub(super) fn passing_score(self) -> f64 {
-        if let Self::Ranked(score) = self { score } else { f64::NAN }
-    }
-
-    /// Whether the sample counts for `keep_fraction`.
-    pub(super) fn counts(self) -> bool {
-        match self {
-            Self::Missing(_) => false,
-            Self::NotMeasured | Self::Rejected(..) => true,
-            Self::Ranked(score) => !score.is_nan(),
-        }
-    }
-}
 
 /// Rule for the samples of one group.
 #[derive(Clone, Debug)]

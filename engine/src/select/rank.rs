@@ -17,12 +17,11 @@ use longsift_stages::score::terms::{Scale, Scorer, Standardise, Term};
 use longsift_stages::score::{ColumnFigures, Deviations, Sums};
 
 use super::criteria::Criteria;
-use super::decided::{
-    Cutoff, Rule, SampleState, cutoff_index, is_not_sampled, passes, sample_state,
-};
+use super::decided::{Cutoff, Rule, cutoff_index, passes, sample_state};
 use super::gather::{GatheredSamples, Record};
 use super::histograms::{HistogramLocation, Histograms, HistogramsOfGroups};
 use super::quota::Quota;
+use super::sample_state::{SampleState, is_not_sampled};
 use super::score_percentiles::{
     GroupPercentiles, PercentilesOfGroups, ScoreBins, ScorePercentiles, ScoreRange,
 };
