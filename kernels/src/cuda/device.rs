@@ -115,7 +115,7 @@ impl<D: Driver> CudaDevice<D> {
         let plan = WindowPlan::new(self.kernel, shape, &sizes, &request.key_heads)
             .expect("the kernel supports this shape");
         if plan.row_count == 0 || plan.heads == 0 {
-            return Ok(sums(request, &plan, KernelOutput::default()));
+            return Ok(sums(request, &plan, &KernelOutput::default()));
         }
         self.arenas
             .with_arena(&self.driver, plan.bytes, |arena| self.measure_in(arena, &plan, request))
@@ -154,7 +154,7 @@ impl<D: Driver> CudaDevice<D> {
             output.row_mass = read(plan.row_mass, plan.heads * plan.row_count)?;
             output.row_square = read(plan.row_square, plan.heads * plan.row_count)?;
         }
-        Ok(sums(request, plan, output))
+        Ok(sums(request, plan, &output))
     }
 
     fn table_for(
@@ -286,7 +286,7 @@ impl<D: Driver> CudaDevice<D> {
 }
 
 /// `output` is empty if nothing was measured.
-fn sums(request: &WindowRequest<'_>, plan: &WindowPlan, output: KernelOutput) -> HeadSums {
+fn sums(request: &WindowRequest<'_>, plan: &WindowPlan, output: &KernelOutput) -> HeadSums {
     let segments = Segments::new(request.shape, request.distance);
     let (bins, group) = (histogram_bins(request.shape.tokens), request.shape.group());
     let sampled = request.sample.map_or(0, |sample| sample.positions.len());
