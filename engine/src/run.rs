@@ -270,10 +270,7 @@ impl Run<'_> {
 
     /// Records why a run failed or was stopped, for `longsift status`.
     fn record_failure(&self, done: &Result<RunOutcome>) {
-        let failure = match done {
-            Err(failure) | Ok(RunOutcome { refused: Some(failure), .. }) => failure,
-            Ok(_) => return,
-        };
+        let (Err(failure) | Ok(RunOutcome { refused: Some(failure), .. })) = done else { return };
         let message = failure.to_string();
         let reason = message.lines().next().unwrap_or_default();
         let facts = json!({ "exit_code": failure.exit_code(), "error": reason });

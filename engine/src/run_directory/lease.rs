@@ -193,7 +193,7 @@ fn renew(path: &Path, shared: &Shared) {
     }
 }
 
-/// Returns a version that no object has: an ETag that is not a hash of any content, and a generation before all others.
+/// Returns a version that no object has: an `ETag` that is not a hash of any content, and a generation before all others.
 fn no_version() -> Version {
     Version { e_tag: Some(format!("\"{:032}\"", 0)), version: Some("1".to_owned()) }
 }

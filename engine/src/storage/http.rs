@@ -211,7 +211,7 @@ impl HttpClient {
         self.runtime.block_on(retry(&self.stop, &self.policy, stopped, attempt))
     }
 
-    /// Returns the version of a file that may change. It is identified by a strong ETag, or by a `Last-Modified` at least a
+    /// Returns the version of a file that may change. It is identified by a strong `ETag`, or by a `Last-Modified` at least a
     /// second before the answer: earlier, the file may change again within the same second (RFC 9110, 8.8.2.2).
     ///
     /// # Errors
@@ -411,7 +411,7 @@ fn version(length: u64, headers: &HeaderMap) -> String {
     format!("{length} {}", values.collect::<Vec<_>>().join(" "))
 }
 
-/// Whether an ETag identifies the bytes of a file; a weak one only identifies their meaning.
+/// Whether an `ETag` identifies the bytes of a file; a weak one only identifies their meaning.
 pub(super) fn is_strong_tag(tag: &str) -> bool {
     !tag.starts_with("W/")
 }

@@ -149,13 +149,11 @@ fn gguf_layer(name: &str) -> Option<(u64, &str)> {
 fn other_gguf_layers(tensors: &StoredTensors, layers: u64) -> Option<String> {
     let names = tensors.files_by_tensor().keys();
     let present: BTreeSet<u64> = names.filter_map(|name| Some(gguf_layer(name)?.0)).collect();
-    match (0..layers).find(|layer| !present.contains(layer)) {
-        Some(missing) => Some(format!("has no tensors of layer {missing} (counted from 0)")),
-        None => {
-            let last = present.last().filter(|last| **last >= layers)?;
-            Some(format!("has tensors of layer {last} (counted from 0)"))
-        }
+    if let Some(missing) = (0..layers).find(|layer| !present.contains(layer)) {
+        return Some(format!("has no tensors of layer {missing} (counted from 0)"));
     }
+    let last = present.last().filter(|last| **last >= layers)?;
+    Some(format!("has tensors of layer {last} (counted from 0)"))
 }
 
 /// Whether a tensor of a GGUF file changes the result.
