@@ -92,6 +92,6 @@ def test_the_pool_shares_nothing_with_held_out_families(split: ModuleType, tmp_p
     assert all(len(row["text"]) == 2000 for row in written["heldout"]), "at full length"
     dropped = {one["name"]: one["why"] for one in json.loads((tmp_path / "out/split.json").read_text())["dropped"]}
     assert set(dropped) == {f"sh-words-{name}" for name in held} | {f"quotes-{name}" for name in held}
-    assert dropped[f"quotes-{held[0]}"].startswith("a stretch shares 2.8% of its 13-grams")
+    assert dropped[f"quotes-{held[0]}"].startswith("a range of 1024 tokens shares 2.8% of its 13-grams")
     assert not {one.split(":")[1] for one in ids["pool"]} & ({*dropped, "short"} | {one.split(":")[1] for one in ids["heldout"]})
     assert len(ids["pool"]) == len(documents) - 6 - 4 - 1 and len(ids["pool-good"]) == 20 - 6
