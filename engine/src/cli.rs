@@ -260,8 +260,8 @@ pub enum Command {
     Lock(PlanArguments),
     /// Measure this machine: kernels, and with a pipeline also its tokenizer, its table and whole runs.
     Bench(BenchArguments),
-    /// Measure how well the scores of a pipeline separate windows of its corpus from altered ones, such as shuffled or joined
-    /// ones, before anything is filtered.
+    /// Measure how well the scores of a pipeline separate good windows of its corpus from worse ones, by labels or with
+    /// constructed windows, before anything is filtered.
     Evaluate(EvaluateArguments),
     /// Explain the statistics of one window: which tokens attend far back, and which repeat earlier text.
     Explain(ExplainArguments),

@@ -39,7 +39,7 @@ pub enum StageSettings {
     ShardAcrossDevices(ShardAcrossDevices),
     /// Measures how much the tokens of a window attend to far-away tokens in the first layer.
     FirstLayerAttention(FirstLayerAttention),
-    /// Measures how much of a window repeats text from far before, from token ids alone.
+    /// Measures how much text of a window recurs far back, from token ids alone.
     Recurrence(Recurrence),
     /// Measures how well gzip compresses the text of a window: a baseline, and a guard.
     Compression(Compression),

@@ -20,7 +20,7 @@ pub struct Counts {
     pub windows: u64,
     /// Windows cut but not measured, by reason.
     pub windows_dropped: BTreeMap<String, u64>,
-    /// Tokens of all tokenised documents.
+    /// Tokens of all tokenized documents.
     pub tokens_total: u64,
     /// Tokens of all measured windows, including BOS.
     pub tokens_scored: u64,

@@ -190,7 +190,7 @@ fn tokenize(plan: &Plan) -> String {
     let whole = plan.encoder.as_ref().and_then(Encoder::unsplittable_reason);
     let whole = whole.map_or(String::new(), |why| {
         let max = count(Encoder::MAX_PART_BYTES as u64);
-        format!("; long texts are tokenised whole, up to {max} bytes, because {why}")
+        format!("; long texts are tokenized whole, up to {max} bytes, because {why}")
     });
     let library = plan.encoder.as_ref().and_then(Encoder::library_reason);
     let library = library.map_or(String::new(), |why| {

@@ -96,7 +96,7 @@ pub struct Summary {
     /// those of a group, causes a warning.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub guards: Vec<GuardUse>,
-    /// Results of the pipeline's checks, in order. If a check refuses the result, the counts are those of the refused result.
+    /// Results of the pipeline's checks, in order. If a check ends the run, the counts are those of the rejected result.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<Checked>,
     /// The exit code.

@@ -78,13 +78,13 @@ pub struct EvaluateOptions {
     /// Maximum number of categories (values of `score.within`) to sample.
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub max_categories: u32,
-    /// Construct only these kinds of altered windows: `pieces_8,dup`. Unaltered windows are always evaluated.
+    /// Construct only these kinds of windows: `pieces_8,dup`. Whole windows are always evaluated.
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     pub only: Vec<String>,
     /// Columns of the input with scores of other tools, which are evaluated like the pipeline's.
     #[arg(long, value_name = "COLUMN", num_args = 1..)]
     pub scores: Vec<String>,
-    /// Evaluate labelled documents: column of the input with the class of each document. Altered windows are then constructed only for
+    /// Evaluate labelled documents: column of the input with the class of each document. Windows are then constructed only for
     /// `--only` and `--heads`.
     #[arg(long, value_name = "COLUMN", requires = "good")]
     pub labels: Option<String>,

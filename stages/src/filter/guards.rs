@@ -21,12 +21,12 @@ pub struct Guard {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<f64>,
     /// Lower bound as a quantile of each group, 0 to 1: `0.2` rejects at most the fifth with the lowest values.
-    /// The quantile is the smallest value that a fifth of the samples do not exceed, and passes itself.
+    /// The bound is the smallest value that a fifth of the samples do not exceed; a sample with this value passes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub min_quantile: Option<Decimal>,
     /// Upper bound as a quantile of each group, 0 to 1: `0.8` rejects at most the fifth with the highest values.
-    /// The quantile is the smallest value that four fifths of the samples do not exceed, and passes itself.
+    /// The bound is the smallest value that four fifths of the samples do not exceed; a sample with this value passes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub max_quantile: Option<Decimal>,

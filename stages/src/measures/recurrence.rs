@@ -1,4 +1,4 @@
-//! Recurrence measure: how much of a window occurred far before, from its token ids alone.
+//! Recurrence measure: how much text of a window recurs far back, from token ids alone.
 
 #[cfg(test)]
 mod tests;
@@ -17,11 +17,11 @@ use crate::contract::{
     Value, Window,
 };
 
-/// Measures the share of a window's second half that a lookup of the last two tokens could have found far before,
-/// excluding copied passages. It uses token ids alone, without a model or a device. It detects verbatim repetition of
-/// three tokens, but neither paraphrase nor reasoning. Its other statistics separate such a window from junk: how
-/// much is copied, repeated or periodic, how much recurs nearby, how widely the far links spread, and whether rare
-/// tokens cluster as topics do.
+/// Measures the share of tokens in the second half of a window that recur: the three tokens that end with such a token
+/// also occur far back, outside copied passages. It uses token ids alone, without a model or a device. It detects
+/// verbatim repetition of three tokens, but neither paraphrase nor reasoning. Its other statistics separate text from
+/// junk: how much is copied, repeated or periodic, how much recurs nearby, how widely the far links spread, and whether
+/// rare tokens cluster as topics do.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Recurrence {
@@ -124,7 +124,7 @@ impl Measure for Recurrence {
             ),
             share(
                 "near_recurrence",
-                "tokens that recur, with the two before them, less than a sixteenth of the window back; copied passages excluded; decreases in shuffled sentences",
+                "tokens that recur, with the two before them, less than a sixteenth of the window back; copied passages excluded; lower if sentences are shuffled",
             ),
             Column {
                 unit: "share of the possible pairs".into(),
@@ -135,7 +135,7 @@ impl Measure for Recurrence {
             },
             share(
                 "copy_share",
-                "tokens in eight consecutive ones that last occurred at least a sixteenth of the window earlier: a guard",
+                "tokens in sequences of eight that last occurred at least a sixteenth of the window earlier: a guard",
             ),
             share(
                 "far_first4_share",
@@ -170,7 +170,7 @@ impl Measure for Recurrence {
                 orientation: Orientation::Higher,
                 ..of_window(
                     "midrange_share",
-                    "of the tokens that occur 2 to 6 times, pairs of occurrences at least 1/32 and less than 1/8 of the window apart: 0.173 by chance, higher where topics come and go; null with fewer than 30 pairs",
+                    "pairs of occurrences of a token that are at least 1/32 and less than 1/8 of the window apart, for tokens that occur 2 to 6 times: 0.173 by chance, higher where topics come and go; null with fewer than 30 pairs",
                 )
             },
             of_window(

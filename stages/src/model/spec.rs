@@ -284,17 +284,16 @@ impl AttentionSpec {
     /// `distance` is k for windows of the full length. All distant keys would be masked, and every score would be 0.
     pub fn distance_problem(&self, distance: u64) -> Option<ModelProblem> {
         let visible = self.visible_distances().filter(|visible| distance >= *visible)?;
-        let kind =
-            if self.window == Some(visible) { "slides over" } else { "is cut into chunks of" };
+        let reach = if self.window == Some(visible) { "to the last" } else { "within chunks of" };
         let message = format!(
-            "the first layer of this {} model {kind} {visible} tokens and cannot see keys at distance {distance} or more",
+            "the first layer of this {} model attends {reach} {visible} tokens only: no key is at distance {distance} or more",
             self.model_type
         );
         let first = match self.first_full_attention_layer {
             Some(layer) => format!(
-                "the first layer that sees all tokens is layer {layer}; only layer 0 can be scored"
+                "the first layer that attends to all tokens is layer {layer}; only layer 0 can be scored"
             ),
-            None => "no layer of this model sees all tokens".to_owned(),
+            None => "no layer of this model attends to all tokens".to_owned(),
         };
         Some(ModelProblem::settings(message).with_hint(format!(
             "choose a distance below {visible} (`min_distance_tokens`, or a smaller window), or another model: {first}"
@@ -407,9 +406,9 @@ mod tests {
         let problem = sliding.distance_problem(16).unwrap();
         assert_eq!(
             problem.message,
-            "the first layer of this llama model slides over 16 tokens and cannot see keys at distance 16 or more"
+            "the first layer of this llama model attends to the last 16 tokens only: no key is at distance 16 or more"
         );
-        assert!(problem.hint.unwrap().ends_with("no layer of this model sees all tokens"));
+        assert!(problem.hint.unwrap().ends_with("no layer of this model attends to all tokens"));
         assert!(spec(None, RopeScaling::Default).distance_problem(1 << 40).is_none());
     }
 

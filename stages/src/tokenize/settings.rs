@@ -4,9 +4,9 @@ use crate::contract::Location;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Converts documents to token windows. Text is tokenised once, whole, with a `tokenizer.json`, by default that of
-/// the model; windows are cut from the token ids and never re-tokenised. With `input.tokens_column` documents already
-/// consist of ids, and this stage only cuts windows.
+/// Converts documents to token windows. Each document is tokenized once, as a whole, with a `tokenizer.json`, by
+/// default that of the model; windows are cut from the token ids and never tokenized again. With
+/// `input.tokens_column` documents already consist of ids, and this stage only cuts windows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tokenize {

@@ -113,7 +113,7 @@ fn gain_by_position() -> Column {
         ..Column::number(
             "long_gain_by_position",
             "nats per token",
-            "mean gain of the tokens from once, twice, four times … to twice as often the short context; falls beyond the trained length",
+            "mean gain of the tokens at 1 to 2, 2 to 4, 4 to 8, … times the short context; falls beyond the trained length",
         )
     }
 }
