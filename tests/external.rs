@@ -321,7 +321,7 @@ fn invalid_answers_end_the_run() {
         ("garbage-later", "expected an Arrow message, got `one batch done`"),
         ("twice", "rows, got"),
         ("repeated", "rows, got"),
-        ("reversed", "answers must be in the order of the questions"),
+        ("reversed", "results must be in the order of the input rows"),
         ("short", "rows, got"),
         ("other-columns", ", got `row` Int64, `window` Int32, `bytes` Float64, `letters` Float64"),
         ("negative", "`letters` of row"),

@@ -164,7 +164,7 @@ fn check_missing_stages(root: &Node, problems: &mut Problems) {
         let writes = contract(name).map_or("", |stage| writes(&stage));
         let problem =
             problems.error(key_span(root, "stages"), format!("stage `{name}` is missing"));
-        let problem = problem.label(format!("nothing else writes: {writes}"));
+        let problem = problem.label(format!("no other stage writes: {writes}"));
         match name {
             "load-partial-model" => {
                 let own = if uses_the_model {

@@ -310,7 +310,7 @@ pub(super) fn replies(
                 None => Default::default(),
             };
             return Err(format!(
-                "expected row {}{expected}, got row {}{found}: answers must be in the order of the questions",
+                "expected row {}{expected}, got row {}{found}: results must be in the order of the input rows",
                 question.row, rows[index]
             ));
         }

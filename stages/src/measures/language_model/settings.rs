@@ -245,7 +245,7 @@ impl LanguageModel {
             (_, Some(short)) if short >= window_tokens => refuse(
                 if self.short_context_tokens.is_some() { "short_context_tokens" } else { "" },
                 format!(
-                    "windows have at most {window} tokens and short ones {short}: no token has a longer context"
+                    "windows have at most {window} tokens, short windows {short}: no token has a longer context in a whole window"
                 ),
                 "raise `tokenize.window_tokens`, or lower `short_context_tokens` (0: no short windows)",
             ),

@@ -136,8 +136,8 @@ fn contradictory_settings_are_rejected_with_a_fix() {
         assert_eq!(broken.len(), 1, "{broken:?}");
         assert!(broken[0].0 == setting && broken[0].1.contains(message), "{broken:?}");
     };
-    one(json!({}), "", "windows have at most 64 tokens and short ones 4096");
-    one(json!({ "short_context_tokens": 64 }), "short_context_tokens", "short ones 64");
+    one(json!({}), "", "windows have at most 64 tokens, short windows 4096");
+    one(json!({ "short_context_tokens": 64 }), "short_context_tokens", "short windows 64");
     one(json!({ "short_context_tokens": 1 }), "short_context_tokens", "a short window of 1 token");
     one(json!({ "losses": false }), "losses", "nothing to measure");
     let layers = |more: serde_json::Value| {
