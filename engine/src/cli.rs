@@ -297,8 +297,9 @@ pub struct PlanArguments {
     /// Number of threads; by default all that the process may use.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
-    /// Kernel: portable-f32, avx2-f32, avx512-f32, neon-f32, amx-bf16, avx2-int16 or avx512-int16; by default the fastest that
-    /// this machine supports for the pipeline's `precision`.
+    /// Kernel: portable-f32, avx2-f32, avx512-f32, neon-f32, amx-bf16, portable-int16, avx2-int16, avx512-int16 or, on GPUs,
+    /// cuda-f32, cuda-v1-bf16, cuda-v2-bf16 or cuda-v3-bf16; by default the fastest that this machine supports for the pipeline's
+    /// `precision`.
     #[arg(long, value_name = "NAME")]
     pub kernel: Option<String>,
     /// Backend of whole models.

@@ -42,8 +42,8 @@ pub struct FirstLayerAttention {
     /// Rows of the attention matrix to measure: `all` (default, exact), or `{per_window: 512, seed: 1}` for a random
     /// sample of this many rows, in pairs, from equal strata of positions. Keys are never sampled. Statistics of
     /// sampled rows have standard errors (`dependency_strength_se`, `far_variance_se`) and no distance histogram.
-    /// Windows with at most `per_window` rows are measured exactly. Use `all` for windows below 8,192 tokens: sampling
-    /// saves little there and changes the ranking.
+    /// Windows with at most `per_window` rows are measured exactly. Use `all` for windows below 8,192 tokens: they take
+    /// little time, and sampling changes their ranking.
     #[serde(default)]
     pub rows: Rows,
 }
