@@ -89,7 +89,7 @@ pub struct Summary {
     /// all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub drift: Vec<GroupDrift>,
-    /// Groups that moved less and are left out of `drift`.
+    /// Number of groups that moved less and are left out of `drift`.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub drift_left_out: u64,
     /// Rejected samples of each guard, in the order of the filter. A guard that rejects more than half of all samples, or of
@@ -190,7 +190,7 @@ pub struct GuardUse {
     /// Groups in which more than half of the samples do not pass it, at most 100, those that lose the most samples first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GuardedGroup>,
-    /// Such groups that are left out of `groups`.
+    /// Number of further such groups, which are left out of `groups`.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub groups_left_out: u64,
 }
