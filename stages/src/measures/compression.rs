@@ -13,7 +13,7 @@ use crate::contract::{
 };
 
 /// Measures how far DEFLATE shrinks the text of a window: a baseline for scores, and a guard against text that
-/// repeats itself, or does not repeat at all. It needs no model. DEFLATE only sees the last 32 KiB of text, and
+/// repeats itself, or does not repeat at all. It needs no model. DEFLATE searches only the last 32 KiB of text, and
 /// duplicated halves have the highest `deflate_gain`: do not rank by it alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
