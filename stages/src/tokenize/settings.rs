@@ -57,7 +57,8 @@ pub enum Windows {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ShortDocuments {
-    /// Drops it. A document is counted as `short_document`; a tail shows in `tokens_scored` only.
+    /// Drops it. A document is counted as `short_document`; a tail is not counted, and only missing in
+    /// `tokens_scored`.
     #[default]
     Drop,
     /// Scores it as one window of its own length.
