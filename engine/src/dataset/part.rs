@@ -9,6 +9,8 @@ use arrow_array::{Array, RecordBatch, UInt64Array, new_null_array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use arrow_select::concat::concat_batches;
 use arrow_select::take::take_record_batch;
+use bytes::Bytes;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::arrow::arrow_writer::ArrowWriterOptions;
 use parquet::arrow::{ARROW_SCHEMA_META_KEY, ArrowWriter, encode_arrow_schema};
 use parquet::basic::{Compression as Codec, ZstdLevel};
@@ -252,7 +254,8 @@ fn compact(slice: RecordBatch, bytes: u64) -> RecordBatch {
     take_record_batch(&slice, &all).unwrap_or(slice)
 }
 
-/// Lists columns that the Parquet writer rejects, each with the reason. Cost: writes a row of nulls in memory.
+/// Lists columns that Parquet cannot hold or readers reject, such as lists nested a hundred deep, each with the reason. Cost:
+/// writes a row of nulls in memory and opens it.
 pub fn unsupported_columns(schema: &Schema) -> Vec<String> {
     let one = |field: &Arc<Field>| {
         let stored = types::map_field(field, types::storage_type);
@@ -262,7 +265,7 @@ pub fn unsupported_columns(schema: &Schema) -> Vec<String> {
             let of_one = Arc::new(Schema::new(vec![stored.clone()]));
             let mut writer = ArrowWriter::try_new(Vec::new(), Arc::clone(&of_one), None)?;
             writer.write(&RecordBatch::try_new(of_one, vec![column])?)?;
-            writer.close().map(drop)
+            ParquetRecordBatchReaderBuilder::try_new(Bytes::from(writer.into_inner()?)).map(drop)
         };
         let why = guarded(attempt).err()?;
         Some(format!(
@@ -346,6 +349,17 @@ mod tests {
             prop_assert_eq!(&one.sha256, &crate::base::text::sha256_hex(&bytes));
             prop_assert_eq!(write(&whole, &cuts, ParquetCompression::Zstd), (one, bytes));
         }
+    }
+
+    #[test]
+    fn columns_that_nest_deeper_than_readers_accept_are_unsupported() {
+        let nested = |depth| {
+            let lists = (0..depth).fold(DataType::Int64, |item, _| DataType::new_list(item, true));
+            unsupported_columns(&Schema::new(vec![Field::new("x", lists, true)]))
+        };
+        assert!(nested(20).is_empty());
+        let [problem] = <[String; 1]>::try_from(nested(100)).unwrap();
+        assert!(problem.starts_with("`x` of the type list<list<"), "{problem}");
     }
 
     #[test]
