@@ -10,7 +10,8 @@ use std::sync::Arc;
 use arrow_array::cast::AsArray;
 use arrow_array::{ArrayRef, BinaryArray, RecordBatch};
 use arrow_cast::cast;
-use arrow_schema::DataType;
+use arrow_ipc::writer::FileWriter;
+use arrow_schema::{DataType, Field, Schema};
 use parquet::basic::Compression;
 use serde_json::json;
 
@@ -113,6 +114,35 @@ fn a_text_that_is_not_utf8_loses_only_its_row() {
             assert_eq!(messages[3], "column `note` contains invalid UTF-8");
         }
     }
+}
+
+#[test]
+fn a_text_in_an_arrow_file_that_is_not_utf8_loses_only_its_row() {
+    for (bytes, text) in [
+        (DataType::Binary, DataType::Utf8),
+        (DataType::LargeBinary, DataType::LargeUtf8),
+        (DataType::BinaryView, DataType::Utf8View),
+        (dictionary_of(DataType::Binary), dictionary_of(DataType::Utf8)),
+    ] {
+        let workspace = text_workspace();
+        let values = BinaryArray::from_iter_values(texts_with(12, &[1, 7]));
+        let ids = strings((0..12).map(|row| row.to_string()));
+        let texts = cast(&(Arc::new(values) as ArrayRef), &bytes).unwrap();
+        let batch = table(&[("id", Arc::clone(&ids)), ("text", texts)]);
+        // The schema of the file claims texts.
+        let fields = [Field::new("id", DataType::Utf8, true), Field::new("text", text, true)];
+        let mut file = FileWriter::try_new(Vec::new(), &Schema::new(fields.to_vec())).unwrap();
+        file.write(&batch).unwrap();
+        workspace.write("input/a.arrow", file.into_inner().unwrap());
+        let summary = workspace.run(&pipeline());
+        assert_eq!((count(&summary, "rows_in"), count(&summary, "quarantined")), (12, 2));
+        let codes = [1, 7].map(|row| (row, "invalid_utf8".to_owned()));
+        assert_eq!(quarantined(&workspace), BTreeMap::from(codes), "{bytes}");
+    }
+}
+
+fn dictionary_of(values: DataType) -> DataType {
+    DataType::Dictionary(Box::new(DataType::Int32), Box::new(values))
 }
 
 #[test]

@@ -114,7 +114,9 @@ impl LabelColumn {
                     let number = arrow_cast::cast(&array.slice(row, 1), &DataType::Int64).ok()?;
                     Some(number.as_primitive::<Int64Type>().value(0).to_string())
                 };
-                text.ok().or_else(number)
+                // Negative zero equals zero.
+                let text = text.ok().or_else(number)?;
+                Some(if text == "-0.0" { "0.0".to_owned() } else { text })
             }
         }
     }

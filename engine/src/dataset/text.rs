@@ -1,11 +1,12 @@
 //! Reads texts as bytes and validates them here, so that invalid UTF-8 affects only its own row: the Parquet reader
-//! would reject the page, or the whole row group for a value in a dictionary.
+//! would reject the page, or the whole row group for a value in a dictionary, and the Arrow reader the record batch.
 
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, BinaryViewArray, UInt64Array, new_null_array};
 use arrow_buffer::{NullBuffer, ScalarBuffer};
+use arrow_cast::cast;
 use arrow_schema::{ArrowError, DataType};
 use arrow_select::take::take;
 use parquet::basic::{ConvertedType, LogicalType, Type as Physical};
@@ -60,7 +61,22 @@ fn bytes_type(declared: &TypePtr) -> Result<TypePtr, ParquetError> {
     Ok(Arc::new(group.build()?))
 }
 
-/// Returns the type requested from the reader for a column of type `data_type`: bytes for texts.
+/// Returns the type with the same layout in Arrow files and bytes instead of texts.
+pub(super) fn bytes_of_same_layout(data_type: &DataType) -> DataType {
+    match data_type {
+        DataType::Utf8 => DataType::Binary,
+        DataType::LargeUtf8 => DataType::LargeBinary,
+        DataType::Utf8View => DataType::BinaryView,
+        DataType::Dictionary(key, value) => {
+            DataType::Dictionary(key.clone(), Box::new(bytes_of_same_layout(value)))
+        }
+        // Views of lists cannot be converted item by item.
+        DataType::ListView(_) | DataType::LargeListView(_) => data_type.clone(),
+        _ => types::map_children(data_type, bytes_of_same_layout),
+    }
+}
+
+/// Returns the type requested from the Parquet reader for a column of type `data_type`: bytes for texts.
 pub(super) fn as_bytes(data_type: &DataType) -> DataType {
     fn nested(data_type: &DataType) -> DataType {
         match data_type {
@@ -88,11 +104,16 @@ pub(super) fn to_text(
         Ok(array) => return Ok((array, Vec::new())),
         Err(error) => error,
     };
+    // A value of a dictionary may be invalid in several rows or in none.
+    let array = &match array.data_type() {
+        DataType::Dictionary(_, value) => cast(array, value)?,
+        _ => Arc::clone(array),
+    };
     let mut bad = vec![false; array.len()];
     mark(array.as_ref(), wanted, &mut bad);
     let rows: Vec<usize> = (0..bad.len()).filter(|&row| bad[row]).collect();
     if rows.is_empty() {
-        return Err(error);
+        return types::conform(array, wanted).map(|array| (array, rows)).map_err(|_| error);
     }
     let rest = if rows.len() == bad.len() {
         return Ok((new_null_array(wanted, bad.len()), rows));

@@ -22,7 +22,7 @@ use crate::base::stop::Stop;
 use crate::dataset::footer::check_names;
 use crate::dataset::problem::DataProblem;
 use crate::dataset::source::{OpenFile, guarded};
-use crate::dataset::types;
+use crate::dataset::{text, types};
 use crate::storage::range_file::Stamp;
 
 const MAGIC: &[u8; 6] = b"ARROW1";
@@ -89,8 +89,11 @@ impl ArrowFile {
         source.file.hint_ranges(
             dictionaries.chain(batches).map(|message| (message.start, message.bytes())),
         );
-        let decoder = FileDecoder::new(Arc::clone(&self.schema), self.version)
-            .with_projection(wanted.in_file_order());
+        let fields = self.schema.fields().iter();
+        let fields = fields.map(|field| types::map_field(field, text::bytes_of_same_layout));
+        let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+        let decoder =
+            FileDecoder::new(schema, self.version).with_projection(wanted.in_file_order());
         let (file, source) = (self.clone(), source.clone());
         let batch_rows = wanted.batch_rows.max(1);
         let rows = wanted.rows.iter().rev().cloned().collect();
