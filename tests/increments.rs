@@ -102,6 +102,23 @@ fn an_increment_equals_a_run_with_the_same_calibration() {
 }
 
 #[test]
+fn a_calibration_that_was_changed_in_its_run_directory_is_refused() {
+    let workspace = first_day();
+    add_file(&workspace, "c");
+    let path = workspace.path("out.run/calibration.json");
+    let whole = fs::read_to_string(&path).unwrap();
+    let changed = whole.replacen("\"count\":", "\"count\":1", 1);
+    assert_ne!(changed, whole);
+    fs::write(&path, &changed).unwrap();
+    workspace.write("increment.yaml", increment("out.run", "day2").to_string());
+    let stderr = workspace.longsift(&["run", "increment.yaml", "-q"]).expect(3).stderr;
+    assert!(stderr.contains("was changed after its run: expected SHA-256 "), "{stderr}");
+    assert!(stderr.contains("increment.yaml:"), "{stderr}");
+    fs::write(&path, &whole).unwrap();
+    workspace.longsift(&["run", "increment.yaml", "-q"]).success();
+}
+
+#[test]
 fn a_group_that_the_calibration_lacks_ends_the_run_before_its_documents_are_measured() {
     let workspace = Workspace::new();
     Tiny::new().write(&workspace.path("model"));

@@ -113,6 +113,7 @@ pub(super) fn calibration(spec: &Spec) -> error::Result<()> {
         return Err(problem.at(setting).hint(hint).into());
     }
     let bytes = saved::bytes(&file).map_err(|failure| failure.or_at(&setting))?;
+    saved::check_unchanged(&file, &bytes).map_err(|failure| failure.or_at(&setting))?;
     saved::parse(&path.to_string(), setting, &bytes).map(drop)
 }
 
@@ -128,6 +129,12 @@ pub(super) fn output_paths(spec: &Spec, directory: &RunDirectory) -> Vec<Diagnos
     let mut folders = vec![(&directory.output, data)];
     folders.extend(directory.committed_folders().map(|folder| (root, folder)));
     let mut problems = Vec::new();
+    if let Some(result) = RunDirectory::result_folder(&directory.output) {
+        let result = quoted(&result.display().to_string());
+        let message =
+            format!("the output is in {result}, which holds the files of another result only");
+        problems.push(problem(message, "choose a folder outside of it"));
+    }
     if let Some(other) = directory.linked_to_other() {
         let [link, other] = [root, &other].map(|path| quoted(&path.display().to_string()));
         let message = format!("{link} is a link to {other}, the run directory of another output");

@@ -14,8 +14,10 @@ use serde::{Deserialize, Serialize};
 use super::facts::Identity;
 use super::layout::RunDirectory;
 use super::pipeline_lock::stated_version;
+use super::units::Part;
 use crate::base::diagnostic::{Blame, Diagnostic, Place};
 use crate::base::error::Result;
+use crate::base::text::sha256_hex;
 use crate::storage::{atomic, files};
 
 /// Statistics of a group, in `calibration.json`.
@@ -152,6 +154,37 @@ pub fn parse(path: &str, place: Place, bytes: &[u8]) -> Result<Calibration> {
 
 pub fn bytes(path: &Path) -> Result<Vec<u8>> {
     Ok(files::read_limited(path, MAX_BYTES)?)
+}
+
+/// Checks the bytes of a calibration in a run directory against the digest in its manifest. A copy elsewhere has no record.
+///
+/// # Errors
+/// The file was changed after the run.
+pub fn check_unchanged(path: &Path, bytes: &[u8]) -> Result<()> {
+    #[derive(Deserialize)]
+    struct Recorded {
+        calibration: Option<Part>,
+    }
+    let Some(directory) = path.parent().filter(|folder| RunDirectory::exists_at(folder)) else {
+        return Ok(());
+    };
+    let directory = RunDirectory::open(directory)?;
+    let recorded: Option<Recorded> = directory.read_json(&directory.manifest())?;
+    let Some(part) = recorded.and_then(|recorded| recorded.calibration) else { return Ok(()) };
+    let found = sha256_hex(bytes);
+    if found == part.sha256 || path.file_name() != Some(part.path.as_ref()) {
+        return Ok(());
+    }
+    let message = format!(
+        "the calibration `{}` was changed after its run: expected SHA-256 {}, got {found}",
+        path.display(),
+        part.sha256
+    );
+    let hint = format!(
+        "remove it and run `longsift run {}`, which writes it again; to use your own calibration, copy it to another folder",
+        directory.root.display()
+    );
+    Err(Diagnostic::error(Blame::Data, message).hint(hint).into())
 }
 
 pub fn put(directory: &RunDirectory, calibration: &[u8]) -> Result<()> {

@@ -114,6 +114,20 @@ impl RunDirectory {
             && files::is_folder(pipeline).unwrap_or(false)
     }
 
+    /// Returns the innermost folder at or above `path` that holds the files of a result only: a run directory, or the `data/` of
+    /// an output. Links are resolved as far as the path exists.
+    pub fn result_folder(path: &Path) -> Option<PathBuf> {
+        let existing = files::nearest_existing(path);
+        let folder = existing.canonicalize().ok()?;
+        let is_result = |folder: &&Path| {
+            let is_data = folder.ends_with("data");
+            let output = folder.parent().filter(|_| is_data);
+            Self::exists_at(folder)
+                || output.is_some_and(|output| Self::exists_at(&Self::for_output(output).root))
+        };
+        folder.ancestors().find(is_result).map(Path::to_owned)
+    }
+
     /// Returns the run directory at `root`, named on the command line. Follows a symbolic link to a run directory, unless an
     /// output with the name of the link exists.
     pub fn open(root: &Path) -> Result<Self> {
