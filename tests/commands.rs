@@ -552,6 +552,11 @@ tests:
     let answer = workspace.longsift(&["test", "web.yaml"]).expect(2);
     let place = "in the test `short ones may be scored`, ";
     assert!(answer.stderr.contains(place), "{}", answer.stderr);
+    for empty in ["", "# c\n", "tests:\n", "tests: []\n"] {
+        workspace.write("web.tests.yaml", empty);
+        let answer = workspace.longsift(&["test", "web.yaml"]).expect(2);
+        assert!(answer.stderr.contains("no tests found"), "{empty:?}: {}", answer.stderr);
+    }
     fs::remove_file(workspace.path("web.tests.yaml")).unwrap();
     let answer = workspace.longsift(&["test", "web.yaml"]).expect(2);
     assert!(answer.stderr.contains("tests file `web.tests.yaml` not found"), "{}", answer.stderr);

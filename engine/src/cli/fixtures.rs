@@ -117,25 +117,22 @@ fn read(path: &Path) -> Result<Vec<(Test, String)>> {
     let source = sources.add_file(&name, &text);
     let mut problems = Problems::new(&sources);
     let root = yaml::read(&text, Origin { source, line: 1, column: 1 }, &mut problems);
+    let entries = root.as_ref().map_or(&[][..], Node::entries);
+    let unknown = entries.iter().find(|entry| entry.key != "tests");
+    let items = root.as_ref().and_then(|root| root.get("tests")).map_or(&[][..], Node::items);
+    if let Some(entry) = unknown {
+        problems.error(entry.span, format!("unknown key `{}`", entry.key)).hint("expected `tests`");
+    } else if items.is_empty() && !problems.has_errors() {
+        let start = Span { source, line: 1, column: 1, length: 0 };
+        problems.error(start, "no tests found").hint("list tests under `tests`");
+    }
     let mut tests = Vec::new();
-    if let Some(root) = root {
-        let unknown = root.entries().iter().find(|entry| entry.key != "tests");
-        let items = root.get("tests").map_or(&[][..], Node::items);
-        if let Some(entry) = unknown {
-            problems
-                .error(entry.span, format!("unknown key `{}`", entry.key))
-                .hint("expected `tests`");
-        } else if items.is_empty() {
-            let start = Span { source, line: 1, column: 1, length: 0 };
-            problems.error(start, "no tests found").hint("list tests under `tests`");
-        }
-        for item in items {
-            match serde_json::from_value::<Test>(item.to_json()) {
-                Ok(test) => tests.push((test, sources.in_words(head(item)))),
-                Err(error) => {
-                    let hint = "a test has `name`, `rows` and optionally `set`; a row has `document`, `fate`, and optionally `text_file` and `kept`";
-                    problems.error(head(item), error.to_string()).hint(hint);
-                }
+    for item in items {
+        match serde_json::from_value::<Test>(item.to_json()) {
+            Ok(test) => tests.push((test, sources.in_words(head(item)))),
+            Err(error) => {
+                let hint = "a test has `name`, `rows` and optionally `set`; a row has `document`, `fate`, and optionally `text_file` and `kept`";
+                problems.error(head(item), error.to_string()).hint(hint);
             }
         }
     }

@@ -211,6 +211,11 @@ impl<'t> Reader<'t, '_, '_> {
                 let hint = "a key is a name; text with braces needs quotes";
                 return self.refuse(span, "a key is a list or a mapping", hint);
             }
+            if matches!(key.value, YamlValue::Null) {
+                let hint =
+                    "write `\"null\"` for a name; a key cannot stand for rows without a value";
+                return self.refuse(span, "a key is null", hint);
+            }
             if key.plain && key.text == "<<" {
                 let message = "merge keys (`<<`) are not part of a pipeline";
                 return self.refuse(span, message, "write the settings out");
@@ -397,6 +402,8 @@ mod tests {
         assert!(refusal("a: &x 1\nb: *x\n").starts_with("anchors"));
         assert!(refusal("a: !!str 1\n").starts_with("tags"));
         assert!(refusal("<<: {a: 1}\n").starts_with("merge keys"));
+        assert!(refusal("a: {null: 1}\n").starts_with("a key is null"));
+        assert!(refusal("a: {~: 1}\n").starts_with("a key is null"));
         assert!(refusal("a: 1\n---\nb: 2\n").starts_with("a second YAML document"));
         assert!(refusal("? [a]\n: 1\n").starts_with("a key is a list"));
         assert!(refusal("a: \u{1b}[31m\n").starts_with("control character `\\u{1b}`"));
