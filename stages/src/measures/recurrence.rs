@@ -120,11 +120,11 @@ impl Measure for Recurrence {
         vec![
             share(
                 "far_recurrence",
-                "tokens that recur, with the two before them, at least k tokens back; copied passages excluded",
+                "tokens whose last earlier occurrence, after the same two tokens, is at least k tokens back; copied passages excluded",
             ),
             share(
                 "near_recurrence",
-                "tokens that recur, with the two before them, less than a sixteenth of the window back; copied passages excluded; lower if sentences are shuffled",
+                "tokens whose last earlier occurrence, after the same two tokens, is less than a sixteenth of the window back; copied passages excluded; lower if sentences are shuffled",
             ),
             Column {
                 unit: "share of the possible pairs".into(),
