@@ -125,8 +125,13 @@ impl Manifest {
         }
     }
 
-    /// Whether every file of the selection exists with the recorded size.
+    /// Whether every file of the selection exists with the recorded size; the log of events may have grown.
     pub fn is_in_place(&self, directory: &RunDirectory) -> Result<bool> {
+        if let Some(events) = &self.events
+            && files::size(&directory.events())?.is_none_or(|size| size < events.bytes)
+        {
+            return Ok(false);
+        }
         let records = self.dropped.iter().chain(&self.selection).chain(&self.report);
         let records =
             records.chain(&self.quarantined_files).chain(&self.calibration).chain(&self.summary);
