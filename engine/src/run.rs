@@ -3,15 +3,11 @@
 mod answers;
 mod begin;
 mod committing;
-pub(crate) mod empty_increment;
 pub(crate) mod finished;
 mod incompatible_scores;
 mod measuring;
 pub(crate) mod missing;
-mod plan_file;
-mod record;
 pub(crate) mod shard;
-pub(crate) mod write_shard;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,19 +15,21 @@ use std::time::Instant;
 
 use longsift_kernels::Kernel;
 use longsift_stages::first_layer_attention::FirstLayer;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::base::diagnostic::Diagnostic;
 use crate::base::error::{self, Failure, Result};
 use crate::base::progress::Progress;
 use crate::base::stop::Stop;
 use crate::plan::calibrated_groups::CalibratedGroups;
+use crate::plan::explain::{self, CompletedWork, PlanExplanation};
 use crate::plan::shard::Shard;
 use crate::plan::{Plan, lock};
 use crate::run_directory::borrowed::BorrowedScores;
 use crate::run_directory::events;
 use crate::run_directory::facts::Fingerprints;
 use crate::run_directory::hold::RunLock;
+use crate::run_directory::keep::sealed;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::run_directory::summary::{DeviceUse, LabelShares, Summary, TableUse};
@@ -237,7 +235,7 @@ impl Run<'_> {
         if options.phase == Phase::Select {
             missing::refuse_missing(plan, &valid, &state.wanted)?;
         }
-        self.write_plan(&valid)?;
+        self.write_plan(&self.plan_json(&valid))?;
         self.write_lock(&known)?;
         let facts =
             json!({ "units": plan.units.len(), "units_scored": valid.iter().flatten().count() });
@@ -296,5 +294,43 @@ impl Run<'_> {
             return Ok(());
         }
         lock.write(&here.lock_file())
+    }
+
+    /// Restores the plan and the lock of the current selection, after a run with other settings was killed before it replaced
+    /// the selection.
+    fn restore_plan_and_lock(
+        &self,
+        lock: &PipelineLock,
+        valid: &[Option<UnitRecord>],
+    ) -> Result<()> {
+        let (path, plan) = (self.directory.lock_file(), self.directory.plan());
+        let written: Option<Value> = self.directory.read_intact(&plan)?;
+        let now = self.plan_json(valid);
+        let same = |before: &Value| ["settings", "input"].iter().all(|key| before[key] == now[key]);
+        if !written.as_ref().is_some_and(same) {
+            self.write_plan(&now)?;
+        }
+        match PipelineLock::read(&path) {
+            Ok(Some(before))
+                if before == *lock && self.directory.read_intact::<Value>(&path)?.is_some() =>
+            {
+                Ok(())
+            }
+            _ => lock.write(&path),
+        }
+    }
+
+    fn plan_json(&self, valid: &[Option<UnitRecord>]) -> Value {
+        let done = CompletedWork {
+            units: valid.iter().flatten().count(),
+            windows: valid.iter().flatten().map(|record| record.counts.windows).sum(),
+            ..CompletedWork::default()
+        };
+        explain::json(&PlanExplanation::new(self.plan, done))
+    }
+
+    /// Writes the plan, as read by `longsift status` and later runs.
+    fn write_plan(&self, plan: &Value) -> Result<()> {
+        self.directory.write_json(&self.directory.plan(), &sealed(plan)).map(drop)
     }
 }

@@ -3,26 +3,27 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::finished::{
     card_name, card_origin, edited_card_warning, refuse_edited_card, refuse_foreign_data,
     selection_fingerprint,
 };
-use super::record;
 use crate::base::error::Result;
-use crate::base::text;
+use crate::base::{clock, text};
+use crate::plan::identity::{Kernels, calibration_bytes};
+use crate::plan::{Plan, lock};
 use crate::report::card::{self, CardOrigin};
 use crate::report::checked;
 use crate::report::overview::{Overview, ReportSources};
-use crate::run::{Run, RunOutcome};
-use crate::run_directory::events;
+use crate::run::{Run, RunOptions, RunOutcome};
 use crate::run_directory::hold::RunLock;
-use crate::run_directory::keep;
-use crate::run_directory::manifest::Manifest;
-use crate::run_directory::pipeline_lock::PipelineLock;
+use crate::run_directory::keep::sealed;
+use crate::run_directory::manifest::{KnownFile, Manifest};
+use crate::run_directory::pipeline_lock::{self, PipelineLock};
 use crate::run_directory::summary::Summary;
 use crate::run_directory::units::{self, Part, UnitRecord};
+use crate::run_directory::{calibration, events};
 use crate::score::context::ScoreTotals;
 use crate::select::Selection;
 use crate::write::Writer;
@@ -54,7 +55,7 @@ impl Run<'_> {
         summary.drift.clone_from(&selection.drift);
         summary.guards.clone_from(&selection.guards);
         summary.windows_not_measured.clone_from(&selection.not_measured);
-        let mut manifest = record::manifest(plan, lock, scored, &staged, selection_fingerprint);
+        let mut manifest = manifest(plan, lock, scored, &staged, selection_fingerprint);
         manifest.table.clone_from(&summary.table);
         if let (Some(attention), Some(_)) = (&plan.attention, &self.device_use) {
             manifest.device["name"] = attention.devices.names().into();
@@ -197,7 +198,7 @@ impl Run<'_> {
             Some(directory.write_record(folder, "calibration.json", calibration)?);
         manifest.summary = Some(directory.write_record(folder, "summary.json", summary)?);
         manifest.events = events::recorded(directory)?;
-        directory.write_record(folder, "manifest.json", &keep::sealed(&manifest))?;
+        directory.write_record(folder, "manifest.json", &sealed(&manifest))?;
         let lock_file = folder.join("pipeline.lock");
         lock.write(&lock_file)?;
         intent.rename(directory, &lock_file, &directory.lock_file());
@@ -259,6 +260,34 @@ impl Run<'_> {
         )?;
         self.directory.remove_working_files()
     }
+
+    /// Records an increment whose input was completely filtered by earlier runs: a manifest without data, and the calibration,
+    /// both required by the next increment. Does nothing without `input.since`, or if an earlier run has written data.
+    pub(super) fn record_empty_increment(&mut self) -> Result<()> {
+        let (plan, directory) = (self.plan, self.directory);
+        let Some(calibration) = &plan.spec.score().calibration else { return Ok(()) };
+        if plan.input_before.is_empty() {
+            return Ok(());
+        }
+        if let Some(before) = Manifest::read(directory)? {
+            // An earlier run was killed before its last step.
+            let is_open = before.data.is_empty() && !directory.is_finished()?;
+            return if is_open { directory.mark_finished() } else { Ok(()) };
+        }
+        let digests = self.digests(&RunOptions::default())?;
+        let lock = lock::with_command(lock::lock(plan, &digests), plan);
+        let calibration = calibration_bytes(plan, calibration, &lock.identity)?;
+        let (scored, staged) = (ScoreTotals::default(), StagedFiles::default());
+        let mut manifest = manifest(plan, &lock, &scored, &staged, String::new());
+        lock::with_model(lock, plan, &digests).write(&directory.lock_file())?;
+        calibration::put(directory, &calibration)?;
+        directory.create_data()?;
+        let summary = self.base_summary("done");
+        manifest.summary =
+            Some(directory.write_record(&directory.root, "summary.json", &summary)?);
+        directory.write_record(&directory.root, "manifest.json", &sealed(&manifest))?;
+        directory.mark_finished()
+    }
 }
 
 /// Files that a commit moves into place together.
@@ -271,4 +300,49 @@ struct CommitInputs<'a> {
     selection: &'a Selection,
     summary: &'a Summary,
     run_lock: &'a RunLock,
+}
+
+/// Builds the manifest of a selection that is about to be committed.
+fn manifest(
+    plan: &Plan,
+    lock: &PipelineLock,
+    scored: &ScoreTotals,
+    staged: &StagedFiles,
+    selection_fingerprint: String,
+) -> Manifest {
+    let input = KnownFile::for_dataset(&plan.dataset).into_iter().zip(&plan.dataset.files);
+    let input = input.map(|(known, file)| {
+        let mut known = serde_json::to_value(known).expect("plain data");
+        known["rows"] = file.rows.into();
+        known
+    });
+    let bad_files = plan.dataset.bad_files.iter().map(
+        |file| json!({ "path": file.path, "size": file.size, "message": file.problem.message }),
+    );
+    Manifest {
+        version: pipeline_lock::VERSION,
+        longsift: env!("CARGO_PKG_VERSION").to_owned(),
+        committed: clock::now_utc(),
+        lock: lock.clone(),
+        selection_fingerprint,
+        device: plan.attention.as_ref().map_or(Value::Null, |_| {
+            let recorded = Kernels::recorded(&lock.identity).map(|kernels| kernels.windows);
+            json!({ "name": null, "kernel": recorded })
+        }),
+        table: None,
+        input: input.collect(),
+        bad_files: bad_files.collect(),
+        quarantined_files: staged.quarantined_files.clone(),
+        input_before: plan.input_before.clone(),
+        units: scored.records.clone(),
+        mark_only: plan.spec.filter().mark_only,
+        data: staged.data.clone(),
+        dropped: staged.dropped.clone(),
+        selection: staged.selection.clone(),
+        calibration: None,
+        summary: None,
+        events: None,
+        card: None,
+        report: Vec::new(),
+    }
 }

@@ -1,17 +1,21 @@
-//! Scores one shard, next to other processes in the same run directory.
+//! Scores or writes one shard, next to other processes in the same run directory.
 
 use serde_json::json;
 
+use super::answers::note_kept;
+use super::finished::{finished, selection_fingerprint};
+use super::missing::refuse_missing;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
-use crate::plan::shard::Shard;
-use crate::plan::{explain, lock};
+use crate::plan::lock;
+use crate::plan::shard::{self, Shard};
 use crate::run::{Run, RunOptions, RunOutcome};
 use crate::run_directory::events;
-use crate::run_directory::keep::sealed;
 use crate::run_directory::pipeline_lock::PipelineLock;
-use crate::run_directory::summary::ShardSummary;
-use crate::score::{self, context, journal, reopen};
+use crate::run_directory::summary::{ShardSummary, Summary};
+use crate::score::context::ScoreTotals;
+use crate::score::{self, journal, reopen};
+use crate::select;
 
 impl Run<'_> {
     /// Scores the units of one shard, the only ones in the plan.
@@ -19,8 +23,7 @@ impl Run<'_> {
         let (plan, directory) = (self.plan, self.directory);
         let shard = plan.options.shard.unwrap_or(Shard::WHOLE);
         if plan.units.is_empty() {
-            let mut summary = self.score_summary("nothing_to_do", &context::ScoreTotals::default());
-            summary.shard = Some(shard_summary(shard, &context::ScoreTotals::default()));
+            let summary = self.shard_summary("nothing_to_do", shard, &ScoreTotals::default());
             return Ok(RunOutcome::new(summary));
         }
         let before = PipelineLock::read(&directory.lock_file())?;
@@ -45,8 +48,7 @@ impl Run<'_> {
         self.check_shared_lock(&lock)?;
         scored.counts.check().map_err(|violation| Diagnostic::error(Blame::Bug, violation))?;
         let status = if scored.units_scored > 0 { "scored" } else { "nothing_to_do" };
-        let mut summary = self.score_summary(status, &scored);
-        summary.shard = Some(shard_summary(shard, &scored));
+        let summary = self.shard_summary(status, shard, &scored);
         let facts = json!({ "shard": summary.shard });
         events::append_shared(directory, "shard_finished", facts)?;
         Ok(RunOutcome::new(summary))
@@ -87,26 +89,81 @@ impl Run<'_> {
 
     /// Writes the plan of all shards together, for `longsift status` and the selection.
     fn write_whole_plan(&self, shard: Shard) -> Result<()> {
-        let mut json = explain::json(&explain::PlanExplanation::new(
-            self.plan,
-            explain::CompletedWork::default(),
-        ));
+        let mut json = self.plan_json(&[]);
         json["input"]["rows"] = json!(self.plan.whole.rows);
         json["input"]["work_units"] = json!(self.plan.whole.units);
         json["shards"] = json!(shard.count);
-        self.directory.write_json(&self.directory.plan(), &sealed(&json)).map(drop)
+        self.write_plan(&json)
     }
-}
 
-fn shard_summary(shard: Shard, scored: &context::ScoreTotals) -> ShardSummary {
-    ShardSummary {
-        index: shard.index,
-        count: shard.count,
-        units: scored.units_scored + scored.units_reused + scored.units_by_others,
-        units_scored: scored.units_scored,
-        units_reused: scored.units_reused,
-        units_by_others: scored.units_by_others,
-        rows_scored: scored.counts.rows_scored,
-        units_written: 0,
+    /// Returns the summary of a scored shard.
+    fn shard_summary(&self, status: &str, shard: Shard, scored: &ScoreTotals) -> Summary {
+        let shard = ShardSummary {
+            index: shard.index,
+            count: shard.count,
+            units: scored.units_scored + scored.units_reused + scored.units_by_others,
+            units_scored: scored.units_scored,
+            units_reused: scored.units_reused,
+            units_by_others: scored.units_by_others,
+            rows_scored: scored.counts.rows_scored,
+            units_written: 0,
+        };
+        Summary { shard: Some(shard), ..self.score_summary(status, scored) }
+    }
+
+    /// Writes the kept samples of the units of `options.write_shard`. Every process computes the same selection.
+    pub(super) fn write_shard(mut self, options: &RunOptions) -> Result<RunOutcome> {
+        let plan = self.plan;
+        let own_shard = options.write_shard.unwrap_or(Shard::WHOLE);
+        let shards = shard::shards_of(&plan.units, own_shard.count);
+        let own: Vec<usize> =
+            (0..plan.units.len()).filter(|&unit| shards[unit] == own_shard.index).collect();
+        let mut shard = ShardSummary {
+            index: own_shard.index,
+            count: own_shard.count,
+            units: own.len() as u64,
+            ..ShardSummary::default()
+        };
+        if own.is_empty() {
+            return Ok(RunOutcome::new(Summary {
+                shard: Some(shard),
+                ..self.base_summary("nothing_to_do")
+            }));
+        }
+        let state = self.begin(options)?;
+        let (lock, valid) = (state.lock, state.valid);
+        refuse_missing(plan, &valid, &state.wanted)?;
+        let mut summary = self.base_summary("nothing_to_do");
+        summary.rows_in = own.iter().map(|&unit| plan.units[unit].rows).sum();
+        if finished(plan, &lock.identity, &valid)?.is_some() {
+            shard.units_reused = shard.units;
+            return Ok(RunOutcome::new(Summary { shard: Some(shard), ..summary }));
+        }
+        plan.check_output()?;
+        let scored = score::reuse(plan, &self.scores, valid, self.progress)?;
+        self.progress.phase("select", 1);
+        let selection =
+            select::select(plan, &self.scores, &scored.records, &lock.identity, self.stop)?;
+        self.progress.phase("write", own.len() as u64);
+        let fingerprint = selection_fingerprint(plan, &lock.identity, &scored.records);
+        let writer = self.writer(&scored.records, &selection, &fingerprint);
+        let done = writer.write_shard(own_shard, |_| self.progress.step())?;
+        (shard.units, summary.rows_in) = (done.written + done.before, done.rows);
+        (shard.units_written, shard.units_reused) = (done.written, done.before);
+        if let Some(borrowed) = &self.borrowed {
+            borrowed.check()?;
+        }
+        events::append_shared(self.directory, "shard_written", json!({ "shard": shard }))?;
+        if done.written > 0 {
+            "written".clone_into(&mut summary.status);
+        }
+        let now = self.base_summary(&summary.status);
+        (summary.seconds, summary.peak_memory_bytes) = (now.seconds, now.peak_memory_bytes);
+        summary.peak_memory_by_phase = now.peak_memory_by_phase;
+        note_kept(&mut summary, &done.outcomes);
+        Ok(RunOutcome {
+            warnings: selection.warnings,
+            ..RunOutcome::new(Summary { shard: Some(shard), ..summary })
+        })
     }
 }
