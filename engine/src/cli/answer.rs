@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::path::Path;
+use std::time::Duration;
 
 use clap::ColorChoice;
 use serde::Serialize;
@@ -12,6 +13,7 @@ use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{BUG, DONE, Failure, Result};
 use crate::base::render::render;
 use crate::base::secrets::shown;
+use crate::base::stop::Stop;
 use crate::base::text::{json_safe, shell_word};
 use crate::cli::{AnswerFormat, Cli, LogFormat};
 use crate::storage::marked::{self, Mark};
@@ -119,22 +121,44 @@ pub(super) fn unknown_name(what: &str, name: &str, known: &[&str]) -> Failure {
         .into()
 }
 
-/// Writes to standard output, and returns the exit code of success.
+/// Prints text, and returns the exit code of success.
 ///
 /// # Errors
 /// Fails if standard output cannot be written. A closed pipe is not an error.
 pub(super) fn print(text: &str) -> Result<u8> {
-    let mut out = io::stdout();
-    is_reader_open(out.write_all(text.as_bytes()).and_then(|()| out.flush())).map(|_| DONE)
+    is_printed(text).map(|_| DONE)
 }
 
 pub(super) fn print_line(text: &str) -> Result<u8> {
     print(&format!("{text}\n"))
 }
 
-/// Returns whether standard output still has a reader, given the result of a write.
-pub(super) fn is_reader_open(written: io::Result<()>) -> Result<bool> {
-    match written {
+/// Prints the text that `refresh` returns, every few seconds: until `refresh` returns `true` with it, `count` texts are printed,
+/// or a signal arrives, which is not a failure.
+pub(super) fn watch(
+    seconds: u32,
+    count: Option<u32>,
+    mut refresh: impl FnMut() -> Result<(String, bool)>,
+) -> Result<u8> {
+    let stop = Stop::on_signals()?;
+    let mut refreshes = 0;
+    loop {
+        let (text, is_last) = refresh()?;
+        refreshes += 1;
+        if !is_printed(&text)?
+            || is_last
+            || count.is_some_and(|max| refreshes >= max)
+            || !stop.sleep_unless_stopped(Duration::from_secs(seconds.into()))
+        {
+            return Ok(DONE);
+        }
+    }
+}
+
+/// Prints text, and returns whether standard output still has a reader.
+pub(super) fn is_printed(text: &str) -> Result<bool> {
+    let mut out = io::stdout();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         Err(error) => {

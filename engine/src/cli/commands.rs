@@ -1,29 +1,35 @@
 //! Dispatch of commands: one function per command.
 
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::Path;
 
 use clap::CommandFactory;
 
 use super::answer::{
-    answer, answer_with, check_output_paths, color, command_line, eprint, is_reader_open, print,
+    answer, answer_with, check_output_paths, color, command_line, eprint, is_printed, print,
     print_line, report_failure, report_warnings, unknown_name, write_requested,
 };
-use super::planned::{make_plan, make_plan_with, named_run, plan_options, start_threads};
+use super::planned::{
+    make_plan, make_plan_with, named_run, plan_options, refuse_without_effect, start_threads,
+};
 use super::run::run;
 use super::validate::validate;
 use super::{cache, logging, terminal};
+use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{DONE, Result};
 use crate::base::progress::Progress;
 use crate::base::stop::Stop;
+use crate::base::text::json_safe;
 use crate::cli::{
-    AnswerFormat, BenchArguments, Cli, Command, LogFormat, ManualFormat, PlanArguments,
+    AnswerFormat, BenchArguments, Cli, Command, EvaluateArguments, ExplainArguments, LogFormat,
+    ManualFormat, MapArguments, PlanArguments,
 };
 use crate::devices::catalogue;
-use crate::plan::explain::{self, PlanExplanation};
+use crate::plan::explain::{PlanExplanation, json};
 use crate::plan::identity::{Digests, whole_model_digests};
 use crate::plan::lock;
+use crate::plan::options::{PlanOptions, Subject};
 use crate::plan::sizing::Sizing;
 use crate::report::diff::diff;
 use crate::report::verify::verify;
@@ -35,8 +41,11 @@ use crate::run_directory::pipeline_lock::{self, PipelineLock};
 use crate::spec::Overrides;
 use crate::storage::files;
 use crate::storage::marked::{self, Mark};
+use crate::storage::store::is_address;
 use crate::tools::bench::{self, chart};
-use crate::tools::{forward, inspect, lengths, reference, reference_pages, tokens, tune};
+use crate::tools::{
+    evaluate, explain, forward, inspect, lengths, map, reference, reference_pages, tokens, tune,
+};
 
 /// Maximum size of a file of token ids.
 const MAX_IDS_BYTES: u64 = 16 << 20;
@@ -125,16 +134,13 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
         Command::Manual { folder, format } => manual(folder, *format),
         Command::Lock(arguments) => write_lock(cli, arguments),
         Command::Bench(arguments) => bench(cli, arguments, bars),
-        Command::Evaluate(arguments) => super::evaluate::evaluate(cli, arguments, bars),
-        Command::Explain(arguments) => super::explain::explain(cli, arguments),
-        Command::Map(arguments) => super::map::map(cli, arguments, bars),
+        Command::Evaluate(arguments) => evaluate(cli, arguments, bars),
+        Command::Explain(arguments) => explain(cli, arguments),
+        Command::Map(arguments) => map(cli, arguments, bars),
         Command::Tokens { arguments, ids } => {
             let plan = make_plan(cli, arguments)?;
             let run = named_run(arguments)?;
-            let mut out = std::io::stdout().lock();
-            tokens::print(&plan, run.as_ref(), *ids, |line| {
-                is_reader_open(writeln!(out, "{line}"))
-            })?;
+            tokens::print(&plan, run.as_ref(), *ids, |line| is_printed(&format!("{line}\n")))?;
             Ok(DONE)
         }
     }
@@ -167,7 +173,7 @@ fn plan(
     }
     let refused = done.refused.clone();
     let explanation = PlanExplanation { plan: &plan, done, sizing, sample };
-    answer_with(format, || explanation.to_string(), &explain::json(&explanation))?;
+    answer_with(format, || explanation.to_string(), &json(&explanation))?;
     refused.map_or(Ok(DONE), |refused| Err(refused.into()))
 }
 
@@ -285,4 +291,90 @@ fn tune(
     let tuned = tune::tune(&plan, seconds, &stop)?;
     write_requested(html, Mark::PAGE, || tuned.page(&command_line()).into_bytes())?;
     answer(format, &tuned)
+}
+
+const EVALUATION: Mark = Mark::Keys(&["pipeline", "seed"]);
+
+fn evaluate(cli: &Cli, arguments: &EvaluateArguments, bars: bool) -> Result<u8> {
+    refuse_without_effect(
+        &arguments.plan,
+        "an evaluation",
+        ["its windows are not those of a run", "it samples the whole input"],
+    )?;
+    start_threads(&arguments.plan)?;
+    let plan = make_plan(cli, &arguments.plan)?;
+    let options = &arguments.options;
+    let stop = Stop::on_signals()?;
+    let progress = Progress::new(bars);
+    let folder = evaluate::folder(&plan, options)?;
+    if is_address(&folder) {
+        let message = format!("`{}` is not a folder on this machine", folder.display());
+        return Err(Diagnostic::error(Blame::Pipeline, message)
+            .hint(
+                "an evaluation stores its measurements on this machine: name a folder with `--out`",
+            )
+            .into());
+    }
+    let file = folder.join("evaluation.json");
+    check_output_paths([(arguments.html.as_deref(), Mark::PAGE), (Some(&file), EVALUATION)])?;
+    files::create_folder(&folder)?;
+    if arguments.dry_run {
+        let would = evaluate::dry_run(&plan, options, &progress, &stop)?;
+        progress.finish();
+        return answer(arguments.format, &would);
+    }
+    let found = evaluate::evaluate(&plan, options, &progress, &stop)?;
+    progress.finish();
+    let json = serde_json::to_value(&found).expect("plain data");
+    marked::write(&file, EVALUATION, json_safe(&format!("{json:#}\n")).as_bytes())?;
+    answer_with(arguments.format, || found.text(arguments.details), &json)?;
+    let page = || found.page(&command_line()).into_bytes();
+    write_requested(arguments.html.as_deref(), Mark::PAGE, page)?;
+    Ok(DONE)
+}
+
+fn explain(cli: &Cli, arguments: &ExplainArguments) -> Result<u8> {
+    let needless = ["the window is measured again", "the window is searched in the whole input"];
+    refuse_without_effect(&arguments.plan, "one window", needless)?;
+    check_output_paths([(arguments.html.as_deref(), Mark::PAGE)])?;
+    start_threads(&arguments.plan)?;
+    let plan = make_plan(cli, &arguments.plan)?;
+    let run = named_run(&arguments.plan)?;
+    let found = explain::explain(&plan, run.as_ref(), &arguments.sample, arguments.layer)?;
+    answer(arguments.format, &found)?;
+    let page = || found.page(&command_line()).into_bytes();
+    write_requested(arguments.html.as_deref(), Mark::PAGE, page)?;
+    Ok(DONE)
+}
+
+fn map(cli: &Cli, arguments: &MapArguments, bars: bool) -> Result<u8> {
+    let needless =
+        ["the document is measured again", "the document is searched in the whole input"];
+    refuse_without_effect(&arguments.plan, "a map", needless)?;
+    start_threads(&arguments.plan)?;
+    // Signals are not caught: one pass leaves nothing to resume.
+    let options = PlanOptions {
+        subject: arguments
+            .options
+            .messages
+            .clone()
+            .map_or(Subject::Document, Subject::Conversation),
+        ..plan_options(&arguments.plan)
+    };
+    check_output_paths([
+        (arguments.html.as_deref(), Mark::PAGE),
+        (arguments.png.as_deref(), Mark::IMAGE),
+        (arguments.parquet.as_deref(), Mark::TABLE),
+    ])?;
+    let plan = make_plan_with(cli, &arguments.plan, options)?;
+    let progress = Progress::new(bars);
+    let run = named_run(&arguments.plan)?;
+    let map = map::map(&plan, run.as_ref(), &arguments.options, &progress)?;
+    progress.finish();
+    answer(arguments.format, &map)?;
+    let page = || map.page(&command_line()).into_bytes();
+    write_requested(arguments.html.as_deref(), Mark::PAGE, page)?;
+    write_requested(arguments.png.as_deref(), Mark::IMAGE, || map.png())?;
+    write_requested(arguments.parquet.as_deref(), Mark::TABLE, || map.parquet())?;
+    Ok(DONE)
 }

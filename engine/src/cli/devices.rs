@@ -2,18 +2,16 @@
 
 use std::io::{IsTerminal, Write};
 use std::path::Path;
-use std::time::Duration;
 
-use super::answer::{answer, check_output_paths, is_reader_open};
-use crate::base::error::{DONE, Result};
-use crate::base::stop::Stop;
+use super::answer::{answer, check_output_paths, watch};
+use crate::base::error::Result;
 use crate::cli::DevicesArguments;
 use crate::devices::survey::{CSV_HEADER, Survey};
 use crate::storage::marked::{self, Mark};
 use crate::storage::{error, files};
 use crate::tools::monitor::Monitor;
 
-/// Shows the devices; with `--watch` repeatedly until a signal arrives, which is not a failure.
+/// Shows the devices; with `--watch` repeatedly.
 pub(super) fn devices(arguments: &DevicesArguments) -> Result<u8> {
     check_output_paths([
         (arguments.html.as_deref(), Mark::PAGE),
@@ -23,25 +21,16 @@ pub(super) fn devices(arguments: &DevicesArguments) -> Result<u8> {
         let survey = poll(arguments)?;
         return answer(arguments.format, &survey);
     }
-    let stop = Stop::on_signals()?;
     let clear = if std::io::stdout().is_terminal() { "\x1b[H\x1b[2J" } else { "" };
-    let (mut refreshes, mut monitor) = (0, Monitor::default());
-    loop {
+    let mut monitor = Monitor::default();
+    watch(arguments.seconds, arguments.count, || {
         let survey = poll(arguments)?;
-        let mut out = std::io::stdout();
         if let Some(path) = &arguments.html {
             monitor.add(survey.clone());
             marked::write(path, Mark::PAGE, monitor.page().as_bytes())?;
         }
-        let shown = write!(out, "{clear}{}\n{survey}\n", survey.time).and_then(|()| out.flush());
-        refreshes += 1;
-        if !is_reader_open(shown)? || arguments.count.is_some_and(|max| refreshes >= max) {
-            return Ok(DONE);
-        }
-        if !stop.sleep_unless_stopped(Duration::from_secs(arguments.seconds.into())) {
-            return Ok(DONE);
-        }
-    }
+        Ok((format!("{clear}{}\n{survey}\n", survey.time), false))
+    })
 }
 
 fn poll(arguments: &DevicesArguments) -> Result<Survey> {

@@ -1,13 +1,11 @@
 //! `longsift status --watch`: progress, speed and remaining time of a run, until it ends.
 
-use std::io::Write;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::answer::is_reader_open;
-use crate::base::error::{DONE, Result};
-use crate::base::stop::Stop;
+use super::answer;
+use crate::base::error::Result;
 use crate::base::text::{count, json_safe};
 use crate::cli::{AnswerFormat, StatusArguments};
 use crate::report::status::{self, Status};
@@ -21,31 +19,21 @@ struct Pace {
     seconds_left: Option<f64>,
 }
 
-/// Polls a run and prints one line each time, until no process works in the directory or a signal arrives, which is
-/// not a failure. Only completed work units count, so a speed is known once one has completed between two polls.
+/// Polls a run and prints one line each time, until no process works in the directory. Only completed work units count, so a
+/// speed is known once one has completed between two polls.
 pub(super) fn watch(arguments: &StatusArguments) -> Result<u8> {
     let directory = RunDirectory::open(&arguments.run_dir)?;
-    let stop = Stop::on_signals()?;
-    let first = (status::read(&directory)?, Instant::now());
-    let (mut now, mut polls) = (first.0.clone(), 1);
-    loop {
-        let pace = pace(&first.0, &now, first.1.elapsed());
+    let mut first = None;
+    answer::watch(arguments.seconds, arguments.count, || {
+        let now = status::read(&directory)?;
+        let (first, since) = first.get_or_insert_with(|| (now.clone(), Instant::now()));
+        let pace = pace(first, &now, since.elapsed());
         let line = match arguments.format {
             AnswerFormat::Text => line(&now, pace),
             AnswerFormat::Json => json_safe(&json_of(&now, pace).to_string()),
         };
-        let mut out = std::io::stdout();
-        let shown = writeln!(out, "{line}").and_then(|()| out.flush());
-        let is_last = arguments.count.is_some_and(|max| polls >= max);
-        if !is_reader_open(shown)? || is_last || now.state != "running" {
-            return Ok(DONE);
-        }
-        if !stop.sleep_unless_stopped(Duration::from_secs(arguments.seconds.into())) {
-            return Ok(DONE);
-        }
-        now = status::read(&directory)?;
-        polls += 1;
-    }
+        Ok((line + "\n", now.state != "running"))
+    })
 }
 
 fn pace(first: &Status, now: &Status, passed: Duration) -> Option<Pace> {

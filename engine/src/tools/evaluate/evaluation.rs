@@ -1,6 +1,7 @@
 //! Result of an evaluation, as serialized.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -13,6 +14,7 @@ use super::report::Report;
 use super::sample::OmittedCategories;
 use super::selection::FilterEffect;
 use super::windows::WindowLength;
+use crate::base::text::count;
 
 /// Result of an evaluation: how well the statistics of a pipeline separate windows of its corpus.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -90,4 +92,23 @@ pub struct DryLength {
     pub tokens: u64,
     /// Seconds by measure, estimated from a few windows.
     pub seconds: BTreeMap<String, f64>,
+}
+
+impl fmt::Display for DryRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (tokens, of) in &self.lengths {
+            writeln!(
+                f,
+                "windows of {} tokens: {} documents, at most {} windows, {} tokens",
+                count(*tokens),
+                count(of.documents),
+                count(of.windows),
+                count(of.tokens)
+            )?;
+            for (measure, seconds) in &of.seconds {
+                writeln!(f, "  {measure}: about {seconds:.1} s")?;
+            }
+        }
+        Ok(())
+    }
 }
