@@ -319,11 +319,11 @@ fn evaluate(cli: &Cli, arguments: &EvaluateArguments, bars: bool) -> Result<u8> 
     check_output_paths([(arguments.html.as_deref(), Mark::PAGE), (Some(&file), EVALUATION)])?;
     files::create_folder(&folder)?;
     if arguments.dry_run {
-        let would = evaluate::dry_run(&plan, options, &progress, &stop)?;
+        let would = evaluate::with_evaluator(&plan, options, &progress, &stop, evaluate::dry_run)?;
         progress.finish();
         return answer(arguments.format, &would);
     }
-    let found = evaluate::evaluate(&plan, options, &progress, &stop)?;
+    let found = evaluate::with_evaluator(&plan, options, &progress, &stop, evaluate::evaluate)?;
     progress.finish();
     let json = serde_json::to_value(&found).expect("plain data");
     marked::write(&file, EVALUATION, json_safe(&format!("{json:#}\n")).as_bytes())?;

@@ -99,40 +99,6 @@ pub struct EvaluateOptions {
     pub out: Option<PathBuf>,
 }
 
-/// Evaluates the statistics of a plan.
-///
-/// # Errors
-/// Fails if options are invalid, or the input, a model or devices cannot be used.
-#[expect(
-    clippy::redundant_closure_for_method_calls,
-    reason = "the closure accepts any lifetime, the method only one"
-)]
-pub fn evaluate(
-    plan: &Plan,
-    options: &EvaluateOptions,
-    progress: &Progress,
-    stop: &Stop,
-) -> Result<Evaluation> {
-    with_evaluator(plan, options, progress, stop, |evaluator| evaluator.evaluate())
-}
-
-/// Estimates the size of an evaluation from the sample and a few measured windows.
-///
-/// # Errors
-/// Fails like [`evaluate`].
-#[expect(
-    clippy::redundant_closure_for_method_calls,
-    reason = "the closure accepts any lifetime, the method only one"
-)]
-pub fn dry_run(
-    plan: &Plan,
-    options: &EvaluateOptions,
-    progress: &Progress,
-    stop: &Stop,
-) -> Result<DryRun> {
-    with_evaluator(plan, options, progress, stop, |evaluator| evaluator.dry_run())
-}
-
 pub fn folder(plan: &Plan, options: &EvaluateOptions) -> Result<PathBuf> {
     if let Some(folder) = &options.out {
         return Ok(folder.clone());
@@ -150,7 +116,11 @@ pub fn folder(plan: &Plan, options: &EvaluateOptions) -> Result<PathBuf> {
     })
 }
 
-fn with_evaluator<T>(
+/// Calls `work`, which is [`evaluate`] or [`dry_run`], with the measures and devices of a plan.
+///
+/// # Errors
+/// Fails if options are invalid, or the input, a model or devices cannot be used.
+pub fn with_evaluator<T>(
     plan: &Plan,
     options: &EvaluateOptions,
     progress: &Progress,
@@ -267,7 +237,7 @@ struct ConstructedLength {
     scores: Vec<Vec<Vec<Option<f64>>>>,
 }
 
-struct Evaluator<'a> {
+pub struct Evaluator<'a> {
     plan: &'a Plan,
     options: &'a EvaluateOptions,
     wanted: &'a SampleOptions,
@@ -304,31 +274,6 @@ impl Evaluator<'_> {
     /// Returns whether windows are constructed; with labels only on request.
     fn constructs_windows(&self) -> bool {
         self.classes.is_none() || !self.options.only.is_empty() || self.options.heads
-    }
-
-    fn evaluate(&mut self) -> Result<Evaluation> {
-        let mut evaluation = Evaluation {
-            pipeline: self.plan.spec.pipeline.name.clone(),
-            seed: self.options.seed,
-            documents_per_category: self.options.documents_per_category as usize,
-            equal_ids_left_out: 0,
-            categories_left_out: sample::OmittedCategories::default(),
-            labels: None,
-            lengths: BTreeMap::new(),
-        };
-        if let Some(classes) = self.classes {
-            let wanted = self.class_sample_options(classes);
-            let sample = self.sample(&wanted)?;
-            evaluation.equal_ids_left_out = sample.equal_ids;
-            evaluation.labels = Some(self.labels(classes, &wanted, &sample)?);
-        }
-        if self.constructs_windows() {
-            let sample = self.sample(self.wanted)?;
-            evaluation.lengths = self.constructed(&sample)?;
-            evaluation.equal_ids_left_out = evaluation.equal_ids_left_out.max(sample.equal_ids);
-            evaluation.categories_left_out = sample.left_out;
-        }
-        Ok(evaluation)
     }
 
     fn class_sample_options(&self, classes: &LabelClasses) -> SampleOptions {
@@ -603,62 +548,89 @@ impl Evaluator<'_> {
             (documents + 1, windows + starts as u64)
         })
     }
+}
 
-    fn dry_run(&mut self) -> Result<DryRun> {
-        let classes = self.classes.map(|classes| self.sample(&self.class_sample_options(classes)));
-        let natural = classes.transpose()?;
-        let built = if self.constructs_windows() { Some(self.sample(self.wanted)?) } else { None };
-        let sample =
-            natural.as_ref().or(built.as_ref()).expect("at least one of the two samples exists");
-        let mut lengths = BTreeMap::new();
-        for tokens in self.wanted.lengths.clone() {
-            let natural = natural.as_ref().map(|sample| self.count_natural(sample, tokens));
-            let built = built.as_ref().map(|sample| self.count_built(sample, tokens));
-            let counts = natural.iter().chain(&built);
-            let windows: u64 = counts.clone().map(|(_, windows)| windows).sum();
-            let most_documents = counts.map(|(documents, _)| *documents).max().unwrap_or_default();
-            // Measures a few windows. The first one fills caches; if it takes long, as with a whole model, its time is
-            // used as well.
-            let mut ids: Vec<WindowContent> = Vec::new();
-            let sampled = sample
-                .categories
-                .values()
-                .flat_map(|category| self.wanted.for_length(tokens, category));
-            for document in sampled {
-                let documents = sample::read(self.plan, &[document], self.stop)?;
-                let windows = documents[0].ids.chunks_exact(tokens);
-                let windows = windows.map(|ids| WindowContent::from_tokens(ids.to_vec()));
-                ids.extend(windows.take(TIMED_WINDOWS - ids.len()));
-                if ids.len() == TIMED_WINDOWS {
-                    break;
-                }
+/// Evaluates the statistics of a plan.
+pub fn evaluate(evaluator: &mut Evaluator<'_>) -> Result<Evaluation> {
+    let mut evaluation = Evaluation {
+        pipeline: evaluator.plan.spec.pipeline.name.clone(),
+        seed: evaluator.options.seed,
+        documents_per_category: evaluator.options.documents_per_category as usize,
+        equal_ids_left_out: 0,
+        categories_left_out: sample::OmittedCategories::default(),
+        labels: None,
+        lengths: BTreeMap::new(),
+    };
+    if let Some(classes) = evaluator.classes {
+        let wanted = evaluator.class_sample_options(classes);
+        let sample = evaluator.sample(&wanted)?;
+        evaluation.equal_ids_left_out = sample.equal_ids;
+        evaluation.labels = Some(evaluator.labels(classes, &wanted, &sample)?);
+    }
+    if evaluator.constructs_windows() {
+        let sample = evaluator.sample(evaluator.wanted)?;
+        evaluation.lengths = evaluator.constructed(&sample)?;
+        evaluation.equal_ids_left_out = evaluation.equal_ids_left_out.max(sample.equal_ids);
+        evaluation.categories_left_out = sample.left_out;
+    }
+    Ok(evaluation)
+}
+
+/// Estimates the size of an evaluation from the sample and a few measured windows.
+pub fn dry_run(evaluator: &mut Evaluator<'_>) -> Result<DryRun> {
+    let classes =
+        evaluator.classes.map(|classes| evaluator.sample(&evaluator.class_sample_options(classes)));
+    let natural = classes.transpose()?;
+    let built = evaluator.constructs_windows().then(|| evaluator.sample(evaluator.wanted));
+    let built = built.transpose()?;
+    let sample =
+        natural.as_ref().or(built.as_ref()).expect("at least one of the two samples exists");
+    let mut lengths = BTreeMap::new();
+    for tokens in evaluator.wanted.lengths.clone() {
+        let natural = natural.as_ref().map(|sample| evaluator.count_natural(sample, tokens));
+        let built = built.as_ref().map(|sample| evaluator.count_built(sample, tokens));
+        let counts = natural.iter().chain(&built);
+        let windows: u64 = counts.clone().map(|(_, windows)| windows).sum();
+        let most_documents = counts.map(|(documents, _)| *documents).max().unwrap_or_default();
+        // Measures a few windows. The first one fills caches; if it takes long, as with a whole model, its time is
+        // used as well.
+        let mut ids: Vec<WindowContent> = Vec::new();
+        let sampled = sample
+            .categories
+            .values()
+            .flat_map(|category| evaluator.wanted.for_length(tokens, category));
+        for document in sampled {
+            let documents = sample::read(evaluator.plan, &[document], evaluator.stop)?;
+            let windows = documents[0].ids.chunks_exact(tokens);
+            let windows = windows.map(|ids| WindowContent::from_tokens(ids.to_vec()));
+            ids.extend(windows.take(TIMED_WINDOWS - ids.len()));
+            if ids.len() == TIMED_WINDOWS {
+                break;
             }
-            self.measurer.only_timed = true;
-            let first = &ids[..ids.len().min(1)];
-            self.measurer.measure(first)?;
-            if self.measurer.took.iter().map(|(time, _)| *time).sum::<Duration>() < LONG_WINDOW {
-                self.measurer.took.iter_mut().for_each(|took| *took = (Duration::ZERO, 0));
-                self.measurer.measure(&ids)?;
-            }
-            let seconds = self.plan.measures.columns.iter().zip(&self.measurer.took).filter_map(
+        }
+        evaluator.measurer.only_timed = true;
+        let first = &ids[..ids.len().min(1)];
+        evaluator.measurer.measure(first)?;
+        if evaluator.measurer.took.iter().map(|(time, _)| *time).sum::<Duration>() < LONG_WINDOW {
+            evaluator.measurer.took.iter_mut().for_each(|took| *took = (Duration::ZERO, 0));
+            evaluator.measurer.measure(&ids)?;
+        }
+        let seconds =
+            evaluator.plan.measures.columns.iter().zip(&evaluator.measurer.took).filter_map(
                 |(columns, (time, measured))| {
                     let each = time.as_secs_f64() / *measured as f64;
                     (*measured > 0).then(|| (columns.measure.clone(), each * windows as f64))
                 },
             );
-            let seconds = seconds.collect();
-            lengths.insert(
-                tokens as u64,
-                DryLength {
-                    documents: most_documents,
-                    windows,
-                    tokens: windows * tokens as u64,
-                    seconds,
-                },
-            );
-        }
-        Ok(DryRun { lengths })
+        let length = DryLength {
+            documents: most_documents,
+            windows,
+            tokens: windows * tokens as u64,
+            seconds: seconds.collect(),
+        };
+        lengths.insert(tokens as u64, length);
     }
+    Ok(DryRun { lengths })
 }
 
 /// Summarises the result for the pipeline's score on constructed windows.
