@@ -49,7 +49,7 @@ use labels::classes::LabelClasses;
 use matrix::{MIN_DOCUMENTS, Matrix, shortcomings};
 use measure::{Measurer, WindowContent, WindowFigures};
 use report::{Report, ResultInput};
-use sample::{EvaluationSample, SampleOptions};
+use sample::{EvaluationSample, SampleOptions, SampledDocument};
 use statistics::{MeasuredWindows, OrientedStatistic};
 use windows::{Category, WINDOWS_PER_DOCUMENT, WindowLength, WindowOrigin, windows_per_document};
 
@@ -224,17 +224,13 @@ fn chosen_kinds(only: &[String]) -> Result<Vec<&'static str>> {
     Ok(names().filter(chosen).collect())
 }
 
-/// Measured windows of one length, accumulated category by category.
+/// Constructed windows of one length.
 struct ConstructedLength {
     measured: MeasuredWindows,
     /// Values of heads, by measure that reports heads.
     heads: Vec<HeadValues>,
     hashes: Vec<(u64, Sha256)>,
     document_tokens: Vec<u64>,
-    categories: Vec<String>,
-    documents: Vec<usize>,
-    /// Document scores by column of the input, category and document.
-    scores: Vec<Vec<Vec<Option<f64>>>>,
 }
 
 pub struct Evaluator<'a> {
@@ -285,6 +281,25 @@ impl Evaluator<'_> {
         }
     }
 
+    fn unmeasured(&self, tokens: usize) -> MeasuredWindows {
+        MeasuredWindows::new(self.plan, tokens, self.options.scores.len())
+    }
+
+    /// Adds a category, and reads the scores of its documents.
+    fn add_category(
+        &self,
+        measured: &mut MeasuredWindows,
+        name: &str,
+        documents: &[&SampledDocument],
+    ) -> Result<()> {
+        for (column, values) in self.options.scores.iter().zip(&mut measured.scores) {
+            values.push(columns::read(self.plan, column, documents)?);
+        }
+        measured.ids.push(documents.iter().map(|document| document.id.clone()).collect());
+        measured.categories.push(name.to_owned());
+        Ok(())
+    }
+
     /// Builds and measures windows of every length and category.
     fn constructed(
         &mut self,
@@ -295,13 +310,10 @@ impl Evaluator<'_> {
             .lengths
             .iter()
             .map(|tokens| ConstructedLength {
-                measured: MeasuredWindows::new(self.plan, *tokens),
+                measured: self.unmeasured(*tokens),
                 heads: self.heads.iter().map(HeadColumn::values).collect(),
                 hashes: vec![(0, Sha256::new()); KINDS.len()],
                 document_tokens: Vec::new(),
-                categories: Vec::new(),
-                documents: Vec::new(),
-                scores: vec![Vec::new(); self.options.scores.len()],
             })
             .collect();
         let tokens = |tokens: &usize| self.count_built(sample, *tokens).1 * *tokens as u64;
@@ -310,18 +322,12 @@ impl Evaluator<'_> {
             for length in &mut lengths {
                 let tokens = length.measured.tokens;
                 let chosen = self.wanted.for_length(tokens, sampled);
-                let index = length.categories.len();
+                let index = length.measured.categories.len();
                 if chosen.is_empty() {
                     continue;
                 }
                 let documents = sample::read(self.plan, &chosen, self.stop)?;
-                for (column, values) in self.options.scores.iter().zip(&mut length.scores) {
-                    values.push(columns::read(self.plan, column, &chosen)?);
-                }
-                let ids = documents.iter().map(|document| document.id.clone());
-                length.measured.ids.push(ids.collect());
-                length.categories.push(name.clone());
-                length.documents.push(documents.len());
+                self.add_category(&mut length.measured, name, &chosen)?;
                 let category = Category { name, index, documents: documents.iter().collect() };
                 self.measure(&category, length)?;
             }
@@ -381,15 +387,8 @@ impl Evaluator<'_> {
     }
 
     fn figures(&self, length: ConstructedLength) -> LengthResults {
-        let ConstructedLength {
-            measured,
-            heads,
-            hashes,
-            document_tokens,
-            categories,
-            documents,
-            scores,
-        } = length;
+        let ConstructedLength { measured, heads, hashes, document_tokens } = length;
+        let (tokens, documents) = (measured.tokens as u64, measured.documents());
         let rejections = measured.rejections(self.plan);
         let passes = rejections.passes();
         let statistics = measured.statistics(self.plan, passes.as_deref());
@@ -399,8 +398,7 @@ impl Evaluator<'_> {
             |pool: &Pool| KINDS.iter().all(|kind| !kind.pools.contains(pool) || self.builds(kind));
         let pools: Vec<Pool> = [Pool::Fixed, Pool::Jittered].into_iter().filter(is_built).collect();
         let windows = ResultInput {
-            origins: &measured.origins,
-            categories: &categories,
+            measured: &measured,
             bootstrap: &bootstrap,
             document_tokens: &document_tokens,
             pools: &pools,
@@ -418,7 +416,7 @@ impl Evaluator<'_> {
         };
         let sentence = reports.get("score").map(|report| sentence(report, matrix.get("score")));
         let mut agreement = windows.agreement(&statistics);
-        let mut notes = self.notes(measured.tokens as u64, documents_of_all, false);
+        let mut notes = self.notes(tokens, documents_of_all, false);
         notes.extend(rejections.notes());
         if (1..MIN_DOCUMENTS).contains(&documents_of_all) {
             notes.push(format!(
@@ -429,7 +427,7 @@ impl Evaluator<'_> {
             notes.push("no top-fifth results: not all kinds of a pool were constructed".to_owned());
         }
         let mut with_columns = statistics.clone();
-        for (column, values) in self.options.scores.iter().zip(&scores) {
+        for (column, values) in self.options.scores.iter().zip(&measured.scores) {
             // Statistics of the pipeline take precedence over columns with the same name.
             let taken = statistics.iter().any(|statistic| statistic.name == *column);
             let name = if taken { format!("input:{column}") } else { column.clone() };
@@ -453,17 +451,17 @@ impl Evaluator<'_> {
         }
         let score = statistics.iter().find(|statistic| statistic.name == "score");
         let selection = score.map(|score| {
-            let tokens = measured.tokens as u64;
-            selection::consequences(self.plan.spec.filter(), &windows, tokens, score, &with_columns)
+            selection::consequences(self.plan.spec.filter(), &windows, score, &with_columns)
         });
         let of_heads =
             self.heads.iter().zip(&heads).map(|(head, values)| head.figures(values, &windows));
         let kinds = KINDS.iter().zip(hashes).filter(|(kind, _)| self.builds(kind));
         LengthResults {
-            tokens: measured.tokens as u64,
+            tokens,
             seed: self.options.seed,
             sentence,
-            documents: categories
+            documents: measured
+                .categories
                 .iter()
                 .cloned()
                 .zip(documents.iter().map(|n| *n as u64))

@@ -87,8 +87,7 @@ pub(super) fn figures(
     statistics: &[OrientedStatistic],
     values: &[Vec<Option<f64>>],
 ) -> ColumnResults {
-    let categories = windows.categories.len();
-    let origins = windows.origins;
+    let (origins, categories) = (&windows.measured.origins, windows.measured.categories.len());
     let whole = |window: usize| origins[window].is_whole();
     let first = |window: usize| whole(window) && origins[window].start == 0;
     let of = |window: usize| {

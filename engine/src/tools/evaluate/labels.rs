@@ -12,25 +12,17 @@ use std::collections::{BTreeMap, HashMap};
 
 use longsift_stages::score::presets::DEFAULT_SEED;
 
+use super::Evaluator;
 use super::figures::bootstrap::Bootstrap;
 use super::sample::{self, EvaluationSample, InputRow, SampleOptions, SampledDocument};
 use super::statistics::{MeasuredWindows, OrientedStatistic};
 use super::windows::{WindowLength, WindowOrigin, starts, windows_per_document};
-use super::{Evaluator, columns};
 use crate::base::error::Result;
 use classes::LabelClasses;
 use kept::LabelledWindows;
 use report::{LabelFigures, LabelLength, RANDOM};
 
 const DOCUMENTS_AT_A_TIME: usize = 32;
-
-/// Windows of one length, accumulated class by class.
-struct LabelledLength {
-    measured: MeasuredWindows,
-    classes: Vec<String>,
-    /// Document scores by column of the input, class and document.
-    scores: Vec<Vec<Vec<Option<f64>>>>,
-}
 
 impl Evaluator<'_> {
     /// Evaluates the natural windows of labelled documents.
@@ -42,27 +34,17 @@ impl Evaluator<'_> {
     ) -> Result<LabelFigures> {
         let tokens = |tokens: &usize| self.count_natural(sample, *tokens).1 * *tokens as u64;
         self.progress.phase("measure", wanted.lengths.iter().map(tokens).sum());
-        let scores = &self.options.scores;
-        let lengths = wanted.lengths.iter().map(|tokens| LabelledLength {
-            measured: MeasuredWindows::new(self.plan, *tokens),
-            classes: Vec::new(),
-            scores: vec![Vec::new(); scores.len()],
-        });
-        let mut lengths: Vec<LabelledLength> = lengths.collect();
+        let lengths = wanted.lengths.iter().map(|tokens| self.unmeasured(*tokens));
+        let mut lengths: Vec<MeasuredWindows> = lengths.collect();
         let mut groups: HashMap<Option<String>, usize> = HashMap::new();
         for (class, sampled) in &sample.categories {
             let mut chosen: Vec<BTreeMap<InputRow, usize>> = Vec::new();
             for length in &mut lengths {
-                let found = wanted.for_length(length.measured.tokens, sampled);
+                let found = wanted.for_length(length.tokens, sampled);
                 chosen.push(found.iter().enumerate().map(|(index, of)| (of.row, index)).collect());
-                if found.is_empty() {
-                    continue;
+                if !found.is_empty() {
+                    self.add_category(length, class, &found)?;
                 }
-                for (column, values) in scores.iter().zip(&mut length.scores) {
-                    values.push(columns::read(self.plan, column, &found)?);
-                }
-                length.classes.push(class.clone());
-                length.measured.ids.push(found.iter().map(|found| found.id.clone()).collect());
             }
             let is_chosen = |sampled: &&SampledDocument| {
                 chosen.iter().any(|rows| rows.contains_key(&sampled.row))
@@ -71,13 +53,13 @@ impl Evaluator<'_> {
             for batch in documents.chunks(DOCUMENTS_AT_A_TIME) {
                 let read = sample::read_batch(self.plan, batch, self.stop)?;
                 for (length, chosen) in lengths.iter_mut().zip(&chosen) {
-                    let tokens = length.measured.tokens;
+                    let tokens = length.tokens;
                     let mut windows = Vec::new();
                     for (sampled, natural) in batch.iter().zip(&read) {
                         let Some(document) = chosen.get(&sampled.row) else { continue };
                         let next = groups.len();
                         let group = *groups.entry(natural.group.clone()).or_insert(next);
-                        let category = length.classes.len() - 1;
+                        let category = length.categories.len() - 1;
                         let starts = starts(sampled.tokens, tokens, windows_per_document(tokens));
                         windows.extend(starts.map(|start| {
                             let origin =
@@ -85,51 +67,49 @@ impl Evaluator<'_> {
                             (origin, group, natural.window(start, tokens, self.needs_text))
                         }));
                     }
-                    self.measure_windows(&mut length.measured, windows.into_iter(), |_, _, _| {})?;
+                    self.measure_windows(length, windows.into_iter(), |_, _, _| {})?;
                 }
             }
         }
-        let figures = |length: LabelledLength| {
-            (WindowLength(length.measured.tokens as u64), self.label_figures(classes, length))
+        let figures = |length: &MeasuredWindows| {
+            (WindowLength(length.tokens as u64), self.label_figures(classes, length))
         };
         Ok(LabelFigures {
             column: classes.column.clone(),
             good: classes.good.iter().cloned().collect(),
             rows_without_label: classes.null_rows,
-            lengths: lengths.into_iter().map(figures).collect(),
+            lengths: lengths.iter().map(figures).collect(),
         })
     }
 
-    fn label_figures(&self, labels: &LabelClasses, length: LabelledLength) -> LabelLength {
-        let LabelledLength { measured, classes, scores } = length;
-        let ids = &measured.ids;
+    fn label_figures(&self, labels: &LabelClasses, measured: &MeasuredWindows) -> LabelLength {
+        let (classes, documents) = (&measured.categories, measured.documents());
         let rejections = measured.rejections(self.plan);
         let passes = rejections.passes();
         let passes = passes.as_deref();
         let mut statistics = measured.statistics(self.plan, passes);
         let seed = self.plan.spec.score().random_seed().unwrap_or(DEFAULT_SEED);
-        let is_known = |statistics: &[OrientedStatistic], name: &str| {
-            statistics.iter().any(|statistic| statistic.name == name)
-        };
-        for (column, values) in self.options.scores.iter().zip(&scores) {
+        for (column, values) in self.options.scores.iter().zip(&measured.scores) {
             // Statistics of the pipeline take precedence over columns with the same name.
-            let is_taken = is_known(&statistics, column) || column == RANDOM;
+            let is_taken =
+                column == RANDOM || statistics.iter().any(|statistic| statistic.name == *column);
             let name = if is_taken { format!("input:{column}") } else { column.clone() };
             let value = |origin: &WindowOrigin| values[origin.category][origin.document];
             let values = measured.origins.iter().map(value).collect();
             let doc = format!("The column `{column}` of the input, a document score.");
             statistics.push(OrientedStatistic { name, doc, values, unguarded: None });
         }
-        let control = random(&statistics, &measured, seed);
+        let control = random(&statistics, measured, seed);
         let control_name = control.name.clone();
         statistics.push(control);
         let good: Vec<bool> = classes.iter().map(|class| labels.good.contains(class)).collect();
-        let documents: Vec<usize> = ids.iter().map(Vec::len).collect();
         let bootstrap = Bootstrap::new(self.options.seed, &documents);
         let windows = LabelledWindows {
             origins: &measured.origins,
-            classes: &classes,
+            classes,
+            ids: &measured.ids,
             good: &good,
+            passes,
             bootstrap: &bootstrap,
         };
         let mut notes = rejections.notes();
@@ -144,8 +124,8 @@ impl Evaluator<'_> {
         }
         notes.extend(self.notes(measured.tokens as u64, documents.iter().sum(), true));
         let reports: BTreeMap<_, _> =
-            statistics.iter().map(|of| (of.name.clone(), windows.report(of, passes))).collect();
-        let cells = reports.iter().map(|(name, report)| (name.clone(), windows.cells(report, ids)));
+            statistics.iter().map(|of| (of.name.clone(), windows.report(of))).collect();
+        let cells = reports.iter().map(|(name, report)| (name.clone(), windows.cells(report)));
         let matrix: BTreeMap<_, _> = cells.filter(|(_, cells)| !cells.is_empty()).collect();
         let score = statistics.iter().find(|statistic| statistic.name == "score");
         let without = labels.rows.keys().filter(|class| !classes.contains(class));
@@ -155,11 +135,11 @@ impl Evaluator<'_> {
                 .get("score")
                 .zip(reports.get(&control_name))
                 .and_then(|(score, control)| report::sentence(score, control, matrix.get("score"))),
-            classes: windows.sizes(ids),
+            classes: windows.sizes(),
             classes_without_windows: without.cloned().collect(),
             statistics: statistics.iter().map(|of| (of.name.clone(), of.doc.clone())).collect(),
             guards: rejections.counted(|window| &classes[measured.origins[window].category]),
-            best: score.map(|score| windows.best(score, ids, passes)).unwrap_or_default(),
+            best: score.map(|score| windows.best(score)).unwrap_or_default(),
             reports,
             matrix,
             notes,

@@ -13,7 +13,7 @@ use super::figures::paired::PairWins;
 use super::figures::top_fifth::TopFifth;
 use super::figures::{IntervalEstimate, Values};
 use super::matrix::Cell;
-use super::statistics::OrientedStatistic;
+use super::statistics::{MeasuredWindows, OrientedStatistic};
 use super::windows::WindowOrigin;
 
 /// Kind whose ladder is reported by category.
@@ -64,8 +64,7 @@ pub(crate) struct Confounders {
 }
 
 pub(crate) struct ResultInput<'a> {
-    pub(crate) origins: &'a [WindowOrigin],
-    pub(crate) categories: &'a [String],
+    pub(crate) measured: &'a MeasuredWindows,
     pub(crate) bootstrap: &'a Bootstrap,
     /// Tokens of each window's document.
     pub(crate) document_tokens: &'a [u64],
@@ -92,7 +91,13 @@ impl ResultInput<'_> {
                     (kind.name, self.bootstrap.figure(|counts| ladder.pooled(counts)))
                 })
                 .collect(),
-            pieces_8_by_category: self.categories.iter().enumerate().map(of_category).collect(),
+            pieces_8_by_category: self
+                .measured
+                .categories
+                .iter()
+                .enumerate()
+                .map(of_category)
+                .collect(),
             paired: pairs().map(|pair| (pair.name, self.paired(values, pair))).collect(),
             top_fifth_real_share: self.top_fifth(Pool::Fixed, statistic),
             top_fifth_jittered_real_share: self.top_fifth(Pool::Jittered, statistic),
@@ -102,9 +107,8 @@ impl ResultInput<'_> {
 
     /// Returns the ladder of whole windows against those of a kind.
     fn ladder(&self, values: &Values, kind: &str) -> Ladder {
-        Ladder::new(self.origins, values, self.categories.len(), |origin| {
-            origin.kind().name == kind
-        })
+        let MeasuredWindows { origins, categories, .. } = self.measured;
+        Ladder::new(origins, values, categories.len(), |origin| origin.kind().name == kind)
     }
 
     /// Returns the result for one kind of windows: the ladder for joined windows, the share of pairs for others; empty
@@ -118,7 +122,7 @@ impl ResultInput<'_> {
     }
 
     fn paired(&self, values: &Values, pair: Pair) -> IntervalEstimate {
-        let paired = PairWins::new(self.origins, values, pair.first, pair.second);
+        let paired = PairWins::new(&self.measured.origins, values, pair.first, pair.second);
         self.bootstrap.figure(|counts| paired.share(counts))
     }
 
@@ -126,9 +130,9 @@ impl ResultInput<'_> {
         if !self.pools.contains(&pool) {
             return TopFifthShares::default();
         }
-        let categories = self.categories.len();
+        let MeasuredWindows { origins, categories, .. } = self.measured;
         let with = |values: &Values, may_enter: &dyn Fn(usize) -> bool| {
-            let pools = TopFifth::new(pool, self.origins, values, categories, may_enter);
+            let pools = TopFifth::new(pool, origins, values, categories.len(), may_enter);
             (self.bootstrap.figure(|counts| pools.real_share(counts)), pools.by_chance())
         };
         let free = statistic.without_guards();
@@ -143,11 +147,10 @@ impl ResultInput<'_> {
     }
 
     fn explained(&self, values: &Values) -> Confounders {
-        let categories = self.categories.len();
+        let (origins, categories) = (&self.measured.origins, self.measured.categories.len());
         let of = |window: usize| values[window];
         let length = |window: usize| Some(self.document_tokens[window] as f64);
-        let shuffled: Vec<(f64, f64)> = self
-            .origins
+        let shuffled: Vec<(f64, f64)> = origins
             .chunk_by(WindowOrigin::same_base)
             .scan(0, |first, base| {
                 let start = *first;
@@ -163,8 +166,8 @@ impl ResultInput<'_> {
             })
             .collect();
         Confounders {
-            category_variance: category_variance(self.origins, values, categories),
-            length_spearman: inside_categories(self.origins, categories, of, length),
+            category_variance: category_variance(origins, values, categories),
+            length_spearman: inside_categories(origins, categories, of, length),
             token_shuffled_spearman: spearman(&shuffled),
         }
     }
@@ -174,11 +177,11 @@ impl ResultInput<'_> {
         &self,
         statistics: &[OrientedStatistic],
     ) -> BTreeMap<String, BTreeMap<String, Option<f64>>> {
-        let categories = self.categories.len();
+        let MeasuredWindows { origins, categories, .. } = self.measured;
         let of = |one: &OrientedStatistic, other: &OrientedStatistic| {
             let (one, other) =
                 (|window: usize| one.values[window], |window: usize| other.values[window]);
-            inside_categories(self.origins, categories, one, other)
+            inside_categories(origins, categories.len(), one, other)
         };
         let row = |one: &OrientedStatistic| {
             let cells = statistics.iter().map(|other| (other.name.clone(), of(one, other)));
@@ -189,7 +192,8 @@ impl ResultInput<'_> {
 
     /// Returns the 5, 50 and 95 % quantiles over whole windows.
     pub(crate) fn quantiles(&self, values: &Values) -> Option<[f64; 3]> {
-        let whole = self.origins.iter().zip(values).filter(|(origin, _)| origin.is_whole());
+        let whole =
+            self.measured.origins.iter().zip(values).filter(|(origin, _)| origin.is_whole());
         quantiles(whole.filter_map(|(_, value)| *value))
     }
 }

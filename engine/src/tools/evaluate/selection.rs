@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::figures::agreement::quantiles;
 use super::report::ResultInput;
-use super::statistics::OrientedStatistic;
+use super::statistics::{MeasuredWindows, OrientedStatistic};
 
 /// Kept fraction if the filter's budget is in tokens, which does not apply to a sample.
 const ASSUMED_FRACTION: f64 = 0.2;
@@ -33,15 +33,15 @@ pub(crate) struct FilterEffect {
     pub(crate) statistics: BTreeMap<String, [Option<[f64; 3]>; 2]>,
 }
 
-/// Applies the filter to whole windows of this length, ranked by `score`.
+/// Applies the filter to the whole windows, ranked by `score`.
 pub(crate) fn consequences(
     filter: &Filter,
     of: &ResultInput<'_>,
-    tokens: u64,
     score: &OrientedStatistic,
     statistics: &[OrientedStatistic],
 ) -> FilterEffect {
-    let ResultInput { origins, categories, document_tokens, passes_guards, .. } = of;
+    let ResultInput { measured, document_tokens, passes_guards, .. } = of;
+    let MeasuredWindows { tokens, origins, categories, .. } = measured;
     let amount = filter.keep_fraction.is_some() || filter.min_score.is_some();
     let fraction = Filter { keep_fraction: Some(Decimal(ASSUMED_FRACTION)), ..Filter::default() };
     let filter = if amount { filter } else { &fraction };
@@ -58,7 +58,7 @@ pub(crate) fn consequences(
             .map(|window| passes_guards.is_none_or(|passes| passes[*window]))
             .collect();
         let group = (!name.is_empty()).then_some(name.as_str());
-        let chosen = filter.keep(&scores, &passing, &vec![tokens; windows.len()], group);
+        let chosen = filter.keep(&scores, &passing, &vec![*tokens as u64; windows.len()], group);
         for (window, keep) in windows.iter().zip(chosen.keep) {
             kept[*window] = keep;
         }

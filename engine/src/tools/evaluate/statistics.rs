@@ -33,12 +33,17 @@ impl OrientedStatistic {
     }
 }
 
+/// Windows of one length with their values, accumulated category by category.
 #[derive(Debug)]
 pub(crate) struct MeasuredWindows {
     pub(crate) tokens: usize,
     pub(crate) origins: Vec<WindowOrigin>,
+    /// Names of the categories, or classes.
+    pub(crate) categories: Vec<String>,
     /// Document ids by category and document.
     pub(crate) ids: Vec<Vec<String>>,
+    /// Document scores by column of the input, category and document.
+    pub(crate) scores: Vec<Vec<Vec<Option<f64>>>>,
     /// Scaling group by window.
     groups: Vec<usize>,
     /// Values by window and index in [`MeasuredWindows::columns`]; `NaN` if missing.
@@ -47,11 +52,18 @@ pub(crate) struct MeasuredWindows {
 }
 
 impl MeasuredWindows {
-    pub(crate) fn new(plan: &Plan, tokens: usize) -> Self {
+    /// `score_columns`: number of columns of the input with document scores.
+    pub(crate) fn new(plan: &Plan, tokens: usize, score_columns: usize) -> Self {
         let numbers = plan.measures.columns.iter().flat_map(|of| of.columns.iter());
         let columns = numbers.filter(|column| column.kind != Kind::Numbers).cloned().collect();
-        let (origins, ids, groups, figures) = Default::default();
-        Self { tokens, origins, ids, groups, figures, columns }
+        let (origins, categories, ids, groups, figures) = Default::default();
+        let scores = vec![Vec::new(); score_columns];
+        Self { tokens, origins, categories, ids, scores, groups, figures, columns }
+    }
+
+    /// Returns the number of documents of each category.
+    pub(crate) fn documents(&self) -> Vec<usize> {
+        self.ids.iter().map(Vec::len).collect()
     }
 
     pub(crate) fn push(

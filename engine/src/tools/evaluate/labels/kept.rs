@@ -19,8 +19,12 @@ pub(crate) const FRACTIONS: [f64; 3] = [0.1, 0.25, 0.5];
 pub(crate) struct LabelledWindows<'a> {
     pub(crate) origins: &'a [WindowOrigin],
     pub(crate) classes: &'a [String],
+    /// Document ids by class and document.
+    pub(crate) ids: &'a [Vec<String>],
     /// By class, whether it is good. Every class has a window, and there are good and other classes.
     pub(crate) good: &'a [bool],
+    /// By window, whether it passes the guards; `None` without guards.
+    pub(crate) passes: Option<&'a [bool]>,
     pub(crate) bootstrap: &'a Bootstrap,
 }
 
@@ -199,7 +203,7 @@ mod tests {
         classes: &'a [String],
         bootstrap: &'a Bootstrap,
     ) -> LabelledWindows<'a> {
-        LabelledWindows { origins, classes, good: &GOOD, bootstrap }
+        LabelledWindows { origins, classes, ids: &[], good: &GOOD, passes: None, bootstrap }
     }
 
     fn origins(rows: &Rows) -> Vec<WindowOrigin> {

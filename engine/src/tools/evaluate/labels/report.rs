@@ -98,40 +98,30 @@ pub(crate) fn find_fraction(kept: &[KeptShare], fraction: f64) -> Option<&KeptSh
     kept.iter().find(|share| (share.fraction - fraction).abs() < 1e-12)
 }
 
-/// Results of one length. `ids`: document ids by class and document. `passes`: by window, whether it passes the guards; `None`
-/// without guards.
 impl LabelledWindows<'_> {
-    pub(crate) fn sizes(&self, ids: &[Vec<String>]) -> BTreeMap<String, ClassSize> {
+    pub(crate) fn sizes(&self) -> BTreeMap<String, ClassSize> {
         let size = |(class, name): (usize, &String)| {
             let windows = self.origins.iter().filter(|origin| origin.category == class).count();
-            let (good, documents) = (self.good[class], ids[class].len() as u64);
+            let (good, documents) = (self.good[class], self.ids[class].len() as u64);
             (name.clone(), ClassSize { good, documents, windows: windows as u64 })
         };
         self.classes.iter().enumerate().map(size).collect()
     }
 
-    pub(crate) fn report(
-        &self,
-        statistic: &OrientedStatistic,
-        passes: Option<&[bool]>,
-    ) -> LabelReport {
+    pub(crate) fn report(&self, statistic: &OrientedStatistic) -> LabelReport {
         let missing = statistic.values.iter().filter(|value| value.is_none()).count() as u64;
         let auroc = self.classes.iter().zip(self.auroc(&statistic.values));
         LabelReport {
             missing,
-            guarded: passes.map(|passes| self.kept(&statistic.values, Some(passes))),
+            guarded: self.passes.map(|_| self.kept(&statistic.values, self.passes)),
             unguarded: self.kept(statistic.without_guards(), None),
             auroc: auroc.filter_map(|(class, figure)| Some((class.clone(), figure?))).collect(),
         }
     }
 
     /// Returns the AUROCs of the classes with enough documents.
-    pub(crate) fn cells(
-        &self,
-        report: &LabelReport,
-        ids: &[Vec<String>],
-    ) -> BTreeMap<String, Cell> {
-        let documents = ids.iter().map(Vec::len);
+    pub(crate) fn cells(&self, report: &LabelReport) -> BTreeMap<String, Cell> {
+        let documents = self.ids.iter().map(Vec::len);
         let good = documents.clone().zip(self.good).filter(|(_, good)| **good);
         if good.map(|(documents, _)| documents).sum::<usize>() < MIN_DOCUMENTS {
             return BTreeMap::new();
@@ -142,20 +132,16 @@ impl LabelledWindows<'_> {
             .collect()
     }
 
-    pub(crate) fn best(
-        &self,
-        score: &OrientedStatistic,
-        ids: &[Vec<String>],
-        passes: Option<&[bool]>,
-    ) -> Vec<BestWindow> {
+    pub(crate) fn best(&self, score: &OrientedStatistic) -> Vec<BestWindow> {
         let mut windows: Vec<(usize, f64)> = (0..self.origins.len())
-            .filter(|window| passes.is_none_or(|passes| passes[*window]))
+            .filter(|window| self.passes.is_none_or(|passes| passes[*window]))
             .filter_map(|window| Some((window, score.values[window]?)))
             .collect();
         windows.sort_by(|(_, a), (_, b)| b.total_cmp(a));
         let window = |(window, score): (usize, f64)| {
             let WindowOrigin { category, document, start, .. } = self.origins[window];
-            let (class, id) = (self.classes[category].clone(), ids[category][document].clone());
+            let (class, id) =
+                (self.classes[category].clone(), self.ids[category][document].clone());
             BestWindow { class, id, start: start as u64, score }
         };
         windows.into_iter().take(MAX_BEST_WINDOWS).map(window).collect()
