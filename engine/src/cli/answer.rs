@@ -16,6 +16,7 @@ use crate::base::secrets::shown;
 use crate::base::stop::Stop;
 use crate::base::text::{json_safe, shell_word};
 use crate::cli::{AnswerFormat, Cli, LogFormat};
+use crate::report::page::Page;
 use crate::storage::marked::{self, Mark};
 
 pub(super) fn answer<T: Display + Serialize>(format: AnswerFormat, value: &T) -> Result<u8> {
@@ -100,7 +101,7 @@ pub(super) fn report(cli: &Cli, diagnostics: &[Diagnostic]) {
 }
 
 /// Returns the command line quoted for a shell, without the secret parts of addresses.
-pub(super) fn command_line() -> String {
+fn command_line() -> String {
     let quoted = |argument: std::ffi::OsString| shell_word(&shown(&argument.to_string_lossy()));
     std::env::args_os().map(quoted).collect::<Vec<_>>().join(" ")
 }
@@ -113,6 +114,11 @@ pub(super) fn write_requested(
     content: impl FnOnce() -> Vec<u8>,
 ) -> Result<()> {
     path.map_or(Ok(()), |path| marked::write(path, mark, &content()))
+}
+
+/// Writes a page that the command line may request, with the command that repeats it.
+pub(super) fn write_page(path: Option<&Path>, page: impl FnOnce() -> Page) -> Result<()> {
+    write_requested(path, Mark::PAGE, || page().html_with_command(command_line()).into_bytes())
 }
 
 pub(super) fn unknown_name(what: &str, name: &str, known: &[&str]) -> Failure {

@@ -7,8 +7,8 @@ use std::path::Path;
 use clap::CommandFactory;
 
 use super::answer::{
-    answer, answer_with, check_output_paths, color, command_line, eprint, is_printed, print,
-    print_line, report_failure, report_warnings, unknown_name, write_requested,
+    answer, answer_with, check_output_paths, color, eprint, is_printed, print, print_line,
+    report_failure, report_warnings, unknown_name, write_page, write_requested,
 };
 use super::planned::{
     make_plan, make_plan_with, named_run, plan_options, refuse_without_effect, start_threads,
@@ -216,8 +216,7 @@ fn bench(cli: &Cli, arguments: &BenchArguments, bars: bool) -> Result<u8> {
     write_requested(arguments.json.as_deref(), BENCH, json)?;
     let drawing = || chart::draw(&bench).into_bytes();
     write_requested(arguments.chart.as_deref(), Mark::DRAWING, drawing)?;
-    let page = || chart::page(&bench, &command_line()).into_bytes();
-    write_requested(arguments.html.as_deref(), Mark::PAGE, page)?;
+    write_page(arguments.html.as_deref(), || chart::page(&bench))?;
     print(&bench.to_string())
 }
 
@@ -289,7 +288,7 @@ fn tune(
     start_threads(arguments)?;
     let plan = make_plan(cli, arguments)?;
     let tuned = tune::tune(&plan, seconds, &stop)?;
-    write_requested(html, Mark::PAGE, || tuned.page(&command_line()).into_bytes())?;
+    write_page(html, || tuned.page())?;
     answer(format, &tuned)
 }
 
@@ -328,8 +327,7 @@ fn evaluate(cli: &Cli, arguments: &EvaluateArguments, bars: bool) -> Result<u8> 
     let json = serde_json::to_value(&found).expect("plain data");
     marked::write(&file, EVALUATION, json_safe(&format!("{json:#}\n")).as_bytes())?;
     answer_with(arguments.format, || found.text(arguments.details), &json)?;
-    let page = || found.page(&command_line()).into_bytes();
-    write_requested(arguments.html.as_deref(), Mark::PAGE, page)?;
+    write_page(arguments.html.as_deref(), || found.page())?;
     Ok(DONE)
 }
 
@@ -342,8 +340,7 @@ fn explain(cli: &Cli, arguments: &ExplainArguments) -> Result<u8> {
     let run = named_run(&arguments.plan)?;
     let found = explain::explain(&plan, run.as_ref(), &arguments.sample, arguments.layer)?;
     answer(arguments.format, &found)?;
-    let page = || found.page(&command_line()).into_bytes();
-    write_requested(arguments.html.as_deref(), Mark::PAGE, page)?;
+    write_page(arguments.html.as_deref(), || found.page())?;
     Ok(DONE)
 }
 
@@ -372,8 +369,7 @@ fn map(cli: &Cli, arguments: &MapArguments, bars: bool) -> Result<u8> {
     let map = map::map(&plan, run.as_ref(), &arguments.options, &progress)?;
     progress.finish();
     answer(arguments.format, &map)?;
-    let page = || map.page(&command_line()).into_bytes();
-    write_requested(arguments.html.as_deref(), Mark::PAGE, page)?;
+    write_page(arguments.html.as_deref(), || map.page())?;
     write_requested(arguments.png.as_deref(), Mark::IMAGE, || map.png())?;
     write_requested(arguments.parquet.as_deref(), Mark::TABLE, || map.parquet())?;
     Ok(DONE)

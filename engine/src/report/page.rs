@@ -65,11 +65,6 @@ impl Section {
     pub(crate) fn on_request(self) -> Self {
         Self { on_request: true, ..self }
     }
-
-    /// Creates the section with the command that repeats a page.
-    pub(crate) fn command(command: &str) -> Self {
-        Self::new("repeat", "Command", "", vec![Block::Code(command.to_owned())])
-    }
 }
 
 #[derive(Debug, Template)]
@@ -251,6 +246,12 @@ mod filters {
 }
 
 impl Page {
+    /// Renders the file with the command that repeats it.
+    pub(crate) fn html_with_command(mut self, command: String) -> String {
+        self.sections.push(Section::new("repeat", "Command", "", vec![Block::Code(command)]));
+        self.html()
+    }
+
     /// Renders the file. Control characters and those that change the direction of text are shown as escapes; tabs and
     /// line breaks stay.
     pub(crate) fn html(&self) -> String {

@@ -258,13 +258,10 @@ impl TuneResult {
         ]
     }
 
-    /// Renders the results as one HTML file. `command` is shown as the command that repeats it.
-    pub(crate) fn page(&self, command: &str) -> String {
+    pub(crate) fn page(&self) -> Page {
         let all = self.in_flight.iter().chain(&self.heads);
         let fastest = all.map(|point| point.tokens_per_second).fold(0.0, f64::max);
-        let mut sections = self.sections();
-        sections.push(Section::command(command));
-        let page = Page {
+        Page {
             title: format!("Tuned: {}", line_safe(&self.devices)),
             kicker: format!("longsift tune · longsift {}", env!("CARGO_PKG_VERSION")),
             lead: "A larger number is chosen if it is at least 3 % faster; smaller differences are noise."
@@ -273,9 +270,8 @@ impl TuneResult {
                 KeyNumber::new(count(fastest as u64), "tokens/s at best"),
                 KeyNumber::new(count(self.window_tokens as u64), "tokens per window"),
             ],
-            sections,
-        };
-        page.html()
+            sections: self.sections(),
+        }
     }
 }
 

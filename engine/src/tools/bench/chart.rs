@@ -62,8 +62,8 @@ pub(crate) fn draw(bench: &Bench) -> String {
     Charts { charts, height }.render().expect("templates write to memory") + "\n<!-- longsift -->\n"
 }
 
-/// Renders all results as one HTML file. `command` is shown as the command that repeats them.
-pub(crate) fn page(bench: &Bench, command: &str) -> String {
+/// Returns the page of all results.
+pub(crate) fn page(bench: &Bench) -> Page {
     let processor = line_safe(bench.processor.as_deref().unwrap_or("unknown processor"));
     let mut groups: Vec<(&str, Vec<CaptionedChart>)> = Vec::new();
     for panel in panels(bench) {
@@ -92,8 +92,7 @@ pub(crate) fn page(bench: &Bench, command: &str) -> String {
         all.push(Block::List(bench.left_out.clone()));
     }
     sections.push(Section::new("figures", "All results", "", all));
-    sections.push(Section::command(&line_safe(command)));
-    let page = Page {
+    Page {
         title: format!("Benchmark of {processor}"),
         kicker: format!("longsift bench · {} · longsift {}", bench.measured, bench.longsift),
         lead: format!(
@@ -105,8 +104,7 @@ pub(crate) fn page(bench: &Bench, command: &str) -> String {
             KeyNumber::new(count(bench.figures.len() as u64), "results"),
         ],
         sections,
-    };
-    page.html()
+    }
 }
 
 fn panels(bench: &Bench) -> Vec<ChartPanel<'_>> {
@@ -211,7 +209,7 @@ mod tests {
             figures,
             left_out: vec!["1,048,576 tokens".to_owned()],
         };
-        let page = page(&bench, "longsift bench");
+        let page = page(&bench).html();
         for text in [
             "id=\"kernel\"",
             "id=\"table\"",

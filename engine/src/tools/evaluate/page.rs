@@ -65,10 +65,7 @@ impl Evaluation {
         sections
     }
 
-    /// Renders the evaluation as one HTML file. `command` is shown as the command that repeats it.
-    pub(crate) fn page(&self, command: &str) -> String {
-        let mut sections = self.sections();
-        sections.push(Section::command(command));
+    pub(crate) fn page(&self) -> Page {
         let tiles = self.lengths.values().map(|of| {
             let documents = count(of.documents.values().sum::<u64>());
             KeyNumber::new(documents, format!("documents of {} tokens or more", count(of.tokens)))
@@ -85,14 +82,13 @@ impl Evaluation {
         let parts = natural.into_iter().chain(constructed);
         let lead = parts.collect::<String>()
             + "The results show what a score separates in this corpus, not that selecting by it trains a better model.";
-        let page = Page {
+        Page {
             title: format!("Evaluation of {}", self.pipeline),
             kicker: format!("longsift evaluate · seed {}", self.seed),
             lead,
             tiles: self.labels.iter().flat_map(LabelFigures::tiles).chain(tiles).collect(),
-            sections,
-        };
-        page.html()
+            sections: self.sections(),
+        }
     }
 }
 

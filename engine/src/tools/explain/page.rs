@@ -84,10 +84,7 @@ impl Explanation {
         sections
     }
 
-    /// Renders the explanation as one HTML file. `command` is shown as the command that repeats it.
-    pub(crate) fn page(&self, command: &str) -> String {
-        let mut sections = self.sections();
-        sections.push(Section::command(command));
+    pub(crate) fn page(&self) -> Page {
         let mut tiles = vec![KeyNumber::new(count(self.tokens), "tokens")];
         if let Some(outcome) = &self.selected {
             tiles.extend(outcome.score.map(|score| KeyNumber::new(format!("{score:.4}"), "score")));
@@ -95,7 +92,7 @@ impl Explanation {
             tiles.extend(outcome.rank.map(|rank| KeyNumber::new(count(rank), label())));
         }
         let id: String = line_safe(&self.id).chars().take(120).collect();
-        let page = Page {
+        Page {
             title: format!("Window {} of {id}", self.window),
             kicker: format!(
                 "longsift explain · {} · {} row {} · tokens {} to {}",
@@ -109,9 +106,8 @@ impl Explanation {
                 .verdict()
                 .unwrap_or_else(|| "Statistics of this window, token by token.".to_owned()),
             tiles,
-            sections,
-        };
-        page.html()
+            sections: self.sections(),
+        }
     }
 
     fn guards_of(&self) -> Option<Section> {

@@ -95,12 +95,9 @@ impl Map {
         sections
     }
 
-    /// Renders the map as one HTML file. `command` is shown as the command that repeats it.
-    pub(crate) fn page(&self, command: &str) -> String {
-        let mut sections = self.sections();
-        sections.push(Section::command(command));
+    pub(crate) fn page(&self) -> Page {
         let rows = self.rows_drawn.map_or("all".to_owned(), count);
-        let page = Page {
+        Page {
             title: format!("Attention between the blocks of {}", shortened(&self.id, 80)),
             kicker: format!(
                 "longsift map · {} · {} row {}",
@@ -114,9 +111,8 @@ impl Map {
                 KeyNumber::new(bytes(self.memory_bytes), "peak memory"),
                 KeyNumber::new(format!("{:.2} s", self.seconds), "measurement time"),
             ],
-            sections,
-        };
-        page.html()
+            sections: self.sections(),
+        }
     }
 
     fn listed(&self) -> Section {
