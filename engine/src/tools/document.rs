@@ -8,7 +8,7 @@ use arrow_array::RecordBatch;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::text::{count, quoted};
-use crate::dataset::documents::{Document, content_hash, id_of_row};
+use crate::dataset::documents::{Document, content_hash, document_contents, id_of_row};
 use crate::dataset::labels::read_labels;
 use crate::dataset::rows::read_row;
 use crate::plan::Plan;
@@ -60,6 +60,11 @@ impl FinishedRun {
         })
     }
 
+    /// Fails if the run scored other content in the row of this document.
+    pub(super) fn check_unchanged(&self, file: &str, document: &Document) -> Result<()> {
+        self.content_hashes(file, document.row..document.row + 1)?.check(file, document)
+    }
+
     /// Reads the content hashes of the documents in these rows of a file.
     pub(super) fn content_hashes(&self, file: &str, rows: Range<u64>) -> Result<ContentHashes> {
         let mut hashes = HashMap::new();
@@ -92,33 +97,51 @@ impl ContentHashes {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct DocumentLocation {
-    /// Index of its unit in the plan.
-    pub(crate) unit: usize,
-    pub(crate) row: u64,
+/// A document of the input, found by its id.
+pub(super) struct FoundDocument {
+    /// File of the document, relative to the input.
+    pub(super) file: String,
+    pub(super) row: u64,
     /// Id; `<file>:<row>` if the input has no id column.
-    pub(crate) id: String,
+    pub(super) id: String,
+    /// Row of the document with all columns.
+    pub(super) columns: RecordBatch,
 }
 
-/// Finds the document with this id, at `<file>:<row>`, or with a repeated id at `<id>@<file>:<row>`, and reads its row with all
-/// columns. Cost: one pass over the id column.
-///
-/// # Errors
-/// Fails if no document matches, several have the id, or the row cannot be read.
-pub(crate) fn read(plan: &Plan, id: &str) -> Result<(DocumentLocation, RecordBatch)> {
-    let location = find(plan, id)?;
-    let unit = &plan.units[location.unit];
-    match read_row(&plan.dataset, unit, location.row)? {
-        Ok(batch) => Ok((location, batch)),
-        Err(problem) => {
-            let message = format!("{}, row {}: {}", unit.file_path, location.row, problem.message);
-            Err(Diagnostic::error(Blame::Data, message).into())
+impl FoundDocument {
+    /// Finds the document with this id, at `<file>:<row>`, or with a repeated id at `<id>@<file>:<row>`, and reads its row. Cost:
+    /// one pass over the id column.
+    ///
+    /// # Errors
+    /// Fails if no document matches, several have the id, or the row cannot be read.
+    pub(super) fn read(plan: &Plan, id: &str) -> Result<Self> {
+        let (unit, row) = find(plan, id)?;
+        let unit = &plan.units[unit];
+        match read_row(&plan.dataset, unit, row)? {
+            Ok(columns) => {
+                Ok(Self { file: unit.file_path.clone(), row, id: id.to_owned(), columns })
+            }
+            Err(problem) => {
+                let message = format!("{}, row {row}: {}", unit.file_path, problem.message);
+                Err(Diagnostic::error(Blame::Data, message).into())
+            }
         }
+    }
+
+    /// Returns the document with its content.
+    pub(super) fn document(&self, plan: &Plan) -> Result<Document> {
+        let content = document_contents(&plan.dataset, &self.columns, &plan.columns)?.remove(0);
+        Ok(Document { row: self.row, id: Some(self.id.clone()), label: None, content })
+    }
+
+    /// Describes the row for messages.
+    pub(super) fn place(&self) -> String {
+        format!("{}, row {}", self.file, self.row)
     }
 }
 
-fn find(plan: &Plan, id: &str) -> Result<DocumentLocation> {
+/// Returns the unit and the row of a document.
+fn find(plan: &Plan, id: &str) -> Result<(usize, u64)> {
     let mut found: Vec<(usize, u64)> = Vec::new();
     let mut at_place = None;
     let location =
@@ -148,9 +171,7 @@ fn find(plan: &Plan, id: &str) -> Result<DocumentLocation> {
         found.extend(of_id.map(|(row, _)| (index, row)));
     }
     match (&found[..], &at_place) {
-        ([(unit, row)], _) | ([], Some((unit, row))) => {
-            Ok(DocumentLocation { unit: *unit, row: *row, id: id.to_owned() })
-        }
+        ([place], _) | ([], Some(place)) => Ok(*place),
         ([], None) => {
             let rows = count(plan.rows());
             let message = format!(

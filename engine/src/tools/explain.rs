@@ -20,7 +20,7 @@ use longsift_stages::score::terms::{Combine, Term};
 use longsift_stages::tokenize::windows::TokenWindow;
 use serde::Serialize;
 
-use super::document::{self, DocumentLocation, FinishedRun};
+use super::document::{FinishedRun, FoundDocument};
 use super::map::blocks::{BlockAttentionMatrix, Cutting};
 use super::map::layer::{MappedLayer, processor_kernel};
 use crate::base::diagnostic::{Blame, Diagnostic};
@@ -28,7 +28,7 @@ use crate::base::error::{Failure, Result};
 use crate::base::progress::Progress;
 use crate::base::stop::Stop;
 use crate::base::text::{count, quoted, quoted_value};
-use crate::dataset::documents::{Document, DocumentContent, document_contents};
+use crate::dataset::documents::DocumentContent;
 use crate::plan::Plan;
 use crate::plan::attention::Attention;
 use crate::plan::identity::{Digests, identity, whole_model_digests};
@@ -157,30 +157,27 @@ pub(crate) fn explain(
 ) -> Result<Explanation> {
     let mapped = blocks_of.map(|layer| MappedLayer::open(plan, Some(layer))).transpose()?;
     let (id, number) = parts(sample)?;
-    let (location, row) = document::read(plan, id)?;
-    let content = document_contents(&plan.dataset, &row, &plan.columns)?.remove(0);
-    let text = match &content {
+    let source = FoundDocument::read(plan, id)?;
+    let document = source.document(plan)?;
+    let text = match &document.content {
         Ok(DocumentContent::Text(text)) => Some(text.clone()),
         _ => None,
     };
-    let file = plan.units[location.unit].file_path.clone();
-    let document =
-        Document { row: location.row, id: Some(location.id.clone()), label: None, content };
     let run = run.map(FinishedRun::read).transpose()?;
     if let Some(run) = &run {
-        let hashes = run.content_hashes(&file, location.row..location.row + 1)?;
-        hashes.check(&file, &document)?;
+        run.check_unchanged(&source.file, &document)?;
     }
-    let outcome = prepare(plan, &file, vec![document.into()]).remove(0).outcome;
-    let cut = cut_of(outcome, &location)?;
-    let window = window_of(&cut, number, &location)?;
+    let outcome = prepare(plan, &source.file, vec![document.into()]).remove(0).outcome;
+    let cut = cut_of(outcome, &source.id)?;
+    let window = window_of(&cut, number, &source.id)?;
     let ids = plan.bos.prepend_to(cut.ids_of(&window));
     let bos = usize::from(plan.bos.count);
     let mut found = Explanation {
         version: 1,
         pipeline: plan.spec.pipeline.name.clone(),
-        id: location.id.clone(),
-        input_row: location.row,
+        id: source.id,
+        input_file: source.file,
+        input_row: source.row,
         window: window.index,
         windows: cut.windows.len(),
         token_start: window.token_start,
@@ -189,7 +186,6 @@ pub(crate) fn explain(
         bos: plan.bos.count,
         links: links(plan, &ids),
         pieces: pieces(&cut, &window, text.as_deref(), bos),
-        input_file: file,
         ..Explanation::default()
     };
     let (layer, weights) = match &plan.attention {
@@ -216,7 +212,7 @@ pub(crate) fn explain(
         found.set_blocks(mapped.number, &ends, &shares);
     }
     if let Some(run) = &run {
-        found.compare(plan, run, location.row, weights)?;
+        found.compare(plan, run, weights)?;
     }
     let bytes = text.as_deref().zip(cut.ends.as_ref()).map(|(text, ends)| {
         let (start, end) = (window.token_start as usize, window.token_end as usize);
@@ -240,7 +236,7 @@ fn parts(sample: &str) -> Result<(&str, u32)> {
     found.ok_or_else(wrong)
 }
 
-fn cut_of(outcome: Preparation, location: &DocumentLocation) -> Result<CutDocument> {
+fn cut_of(outcome: Preparation, id: &str) -> Result<CutDocument> {
     let why = match outcome {
         Preparation::Measure(cut) => return Ok(cut),
         Preparation::TimedOut(problem) => return Err((*problem).into()),
@@ -249,15 +245,15 @@ fn cut_of(outcome: Preparation, location: &DocumentLocation) -> Result<CutDocume
         }
         Preparation::Quarantine(bad) => bad.error.message,
     };
-    let message = format!("document {} has no windows: {why}", quoted(&location.id));
+    let message = format!("document {} has no windows: {why}", quoted(id));
     Err(Diagnostic::error(Blame::Data, message).into())
 }
 
-fn window_of(cut: &CutDocument, number: u32, location: &DocumentLocation) -> Result<TokenWindow> {
+fn window_of(cut: &CutDocument, number: u32, id: &str) -> Result<TokenWindow> {
     let found = cut.windows.iter().find(|window| window.index == number);
     let none = || {
         let last = cut.windows.iter().map(|window| window.index).max().unwrap_or(0);
-        let id = quoted(&location.id);
+        let id = quoted(id);
         let message = format!("document {id} has no window {number}: its last window is {last}");
         Failure::from(Diagnostic::error(Blame::Pipeline, message))
     };
@@ -375,14 +371,9 @@ impl Explanation {
 
     /// Adds the recorded statistics, and the outcome of the sample in the run. `weights`: digest of the first layer's
     /// weights.
-    fn compare(
-        &mut self,
-        plan: &Plan,
-        run: &FinishedRun,
-        row: u64,
-        weights: Option<String>,
-    ) -> Result<()> {
-        let (key, tokens) = ((row, self.window), (self.token_start, self.token_end));
+    fn compare(&mut self, plan: &Plan, run: &FinishedRun, weights: Option<String>) -> Result<()> {
+        let (row, tokens) = (self.input_row, (self.token_start, self.token_end));
+        let key = (row, self.window);
         let mut scored = None;
         for record in run.records(&self.input_file, row..row + 1) {
             scores::read(&run.scores.root.join(&record.scores.path), &[], |window| {

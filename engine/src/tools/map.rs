@@ -14,7 +14,6 @@ use std::fmt;
 use std::ops::Range;
 use std::time::Instant;
 
-use arrow_array::RecordBatch;
 use longsift_kernels::BlockShares;
 use longsift_stages::contract::AttentionRequest;
 use longsift_stages::first_layer_attention::SampledRows;
@@ -22,12 +21,12 @@ use longsift_stages::tokenize::EncodedText;
 use longsift_stages::tokenize::chat_template::{ChatTemplate, Message};
 use serde::Serialize;
 
-use super::document::{self, DocumentLocation, FinishedRun};
+use super::document::{FinishedRun, FoundDocument};
 use crate::base::diagnostic::{self, Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::base::progress::Progress;
 use crate::base::text::{bytes, count, counted, line_safe, quoted};
-use crate::dataset::documents::{Document, DocumentContent, document_contents};
+use crate::dataset::documents::DocumentContent;
 use crate::dataset::messages::messages_of_row;
 use crate::plan::Plan;
 use crate::plan::encoded::tokenize;
@@ -150,14 +149,14 @@ pub(crate) fn map(
         return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());
     }
     let bos = bos(plan, &mapped, options.bos)?;
-    let (location, row) = document::read(plan, &options.document)?;
-    if let Some(run) = run {
-        check_unchanged(plan, run, &location, &row)?;
+    let source = FoundDocument::read(plan, &options.document)?;
+    if let Some(run) = run.map(FinishedRun::read_if_present).transpose()?.flatten() {
+        run.check_unchanged(&source.file, &source.document(plan)?)?;
     }
-    let mut cut = cut(plan, options, &location, &row)?;
+    let mut cut = cut(plan, options, &source)?;
     cut.prepend_bos(&bos);
     let tokens = cut.ids.len();
-    check_tokens(&mapped, &cut.ids, &location, &mut cut.notes)?;
+    check_tokens(&mapped, &cut.ids, &source.id, &mut cut.notes)?;
     let request = mapped.request();
     let sampled = request.as_ref().and_then(|request| request.rows_of(&cut.ids));
     if let Some((request, rows)) = request.as_ref().zip(sampled.as_ref()) {
@@ -171,14 +170,14 @@ pub(crate) fn map(
     let rows = sampled.as_ref();
     let shares = mapped.shares(plan, &cut.ids, &ends, head, rows, progress)?;
     let seconds = started.elapsed().as_secs_f64();
-    check_finite(&shares, &location)?;
+    check_finite(&shares, &source.id)?;
     Ok(Map {
         version: 1,
         longsift: env!("CARGO_PKG_VERSION").to_owned(),
         pipeline: plan.spec.pipeline.name.clone(),
-        input_file: plan.units[location.unit].file_path.clone(),
-        input_row: location.row,
-        id: location.id,
+        input_file: source.file,
+        input_row: source.row,
+        id: source.id,
         layer: mapped.number,
         head: options.head,
         query_heads: spec.query_heads,
@@ -194,46 +193,25 @@ pub(crate) fn map(
     })
 }
 
-/// Fails if the document has changed since the run scored it.
-fn check_unchanged(
-    plan: &Plan,
-    run: &RunDirectory,
-    location: &DocumentLocation,
-    row: &RecordBatch,
-) -> Result<()> {
-    let Some(run) = FinishedRun::read_if_present(run)? else { return Ok(()) };
-    let content = document_contents(&plan.dataset, row, &plan.columns)?.remove(0);
-    let document =
-        Document { row: location.row, id: Some(location.id.clone()), label: None, content };
-    let file = &plan.units[location.unit].file_path;
-    run.content_hashes(file, location.row..location.row + 1)?.check(file, &document)
-}
-
 /// Cuts the document into blocks, without BOS.
-fn cut(
-    plan: &Plan,
-    options: &MapOptions,
-    location: &DocumentLocation,
-    row: &RecordBatch,
-) -> Result<DocumentBlocks> {
+fn cut(plan: &Plan, options: &MapOptions, source: &FoundDocument) -> Result<DocumentBlocks> {
     let Some(column) = &options.messages else {
-        let content = document_contents(&plan.dataset, row, &plan.columns)?.remove(0);
         let cutting = options.cutting().unwrap_or(Cutting::Even);
-        return match content {
-            Err(problem) => Err(unusable(plan, location, &problem.message)),
+        return match source.document(plan)?.content {
+            Err(problem) => Err(unusable(source, &problem.message)),
             Ok(DocumentContent::Tokens(ids)) => {
                 let ends = cutting.ends(ids.len())?;
                 Ok(DocumentBlocks::new(ids, &ends, |_| None))
             }
             Ok(DocumentContent::Text(text)) => {
-                let encoded = encode(plan, location, &text)?;
+                let encoded = encode(plan, source, &text)?;
                 let ends = cutting.ends(encoded.ids.len())?;
                 Ok(DocumentBlocks::from_text(&encoded, &text, &ends))
             }
         };
     };
-    let messages = messages_of_row(&plan.dataset, row, column).map_err(|problem| {
-        Failure::from(problem.in_file(file(plan, location)).at_row(location.row))
+    let messages = messages_of_row(&plan.dataset, &source.columns, column).map_err(|problem| {
+        Failure::from(problem.in_file(source.file.clone()).at_row(source.row))
     })?;
     let (text, starts) = if options.chat_template {
         let encoder = plan.encoder.as_ref().expect("a plan of messages has a tokenizer");
@@ -244,7 +222,7 @@ fn cut(
     } else {
         joined(&messages)
     };
-    let encoded = encode(plan, location, &text)?;
+    let encoded = encode(plan, source, &text)?;
     match options.cutting() {
         Some(cutting) => {
             let ends = cutting.ends(encoded.ids.len())?;
@@ -365,25 +343,18 @@ impl DocumentBlocks {
     }
 }
 
-fn file(plan: &Plan, location: &DocumentLocation) -> String {
-    plan.units[location.unit].file_path.clone()
-}
-
-fn unusable(plan: &Plan, location: &DocumentLocation, why: &str) -> Failure {
-    let message = format!("document {}: {why}", quoted(&location.id));
-    let at = diagnostic::Place::Data(format!("{}, row {}", file(plan, location), location.row));
+fn unusable(source: &FoundDocument, why: &str) -> Failure {
+    let message = format!("document {}: {why}", quoted(&source.id));
+    let at = diagnostic::Place::Data(source.place());
     Diagnostic::error(Blame::Data, message).at(at).into()
 }
 
 /// Tokenises a text; fails if it has no tokens.
-fn encode(plan: &Plan, location: &DocumentLocation, text: &str) -> Result<EncodedText> {
-    let at = format!("{}, row {}", file(plan, location), location.row);
-    match tokenize(plan, at, text).map_err(|endless| *endless)? {
-        Ok(encoded) if encoded.ids.is_empty() => {
-            Err(unusable(plan, location, "the text has no tokens"))
-        }
+fn encode(plan: &Plan, source: &FoundDocument, text: &str) -> Result<EncodedText> {
+    match tokenize(plan, source.place(), text).map_err(|endless| *endless)? {
+        Ok(encoded) if encoded.ids.is_empty() => Err(unusable(source, "the text has no tokens")),
         Ok(encoded) => Ok(encoded),
-        Err(error) => Err(unusable(plan, location, &error.message)),
+        Err(error) => Err(unusable(source, &error.message)),
     }
 }
 
@@ -406,7 +377,7 @@ fn bos(plan: &Plan, mapped: &MappedLayer<'_>, wanted: u8) -> Result<Vec<u32>> {
 fn check_tokens(
     mapped: &MappedLayer<'_>,
     ids: &[u32],
-    location: &DocumentLocation,
+    id: &str,
     notes: &mut Vec<String>,
 ) -> Result<()> {
     let spec = mapped.spec();
@@ -414,7 +385,7 @@ fn check_tokens(
     if let Some(at) = ids.iter().position(|id| u64::from(*id) >= vocabulary) {
         let message = format!(
             "document {}: token {at} is {}, but the model's vocabulary has {} entries",
-            quoted(&location.id),
+            quoted(id),
             ids[at],
             count(vocabulary)
         );
@@ -422,7 +393,7 @@ fn check_tokens(
     }
     let tokens = ids.len() as u64;
     if let Some(problem) = spec.window_problem(tokens) {
-        let message = format!("document {}: {}", quoted(&location.id), problem.message);
+        let message = format!("document {}: {}", quoted(id), problem.message);
         let hint =
             "a map covers the whole document: name a shorter one, or a model with rotary positions";
         return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());
@@ -465,14 +436,12 @@ fn check_memory(plan: &Plan, needed: u64, tokens: usize, blocks: usize) -> Resul
 }
 
 /// Fails if attention is not finite, as with a damaged checkpoint.
-fn check_finite(shares: &BlockShares, location: &DocumentLocation) -> Result<()> {
+fn check_finite(shares: &BlockShares, id: &str) -> Result<()> {
     match shares.shares.iter().flatten().find(|share| !share.is_finite()) {
         None => Ok(()),
         Some(share) => {
-            let message = format!(
-                "document {}: expected a finite attention, got {share}",
-                quoted(&location.id)
-            );
+            let message =
+                format!("document {}: expected a finite attention, got {share}", quoted(id));
             let hint = "check the checkpoint: its weights are damaged";
             Err(Diagnostic::error(Blame::Data, message).hint(hint).into())
         }
