@@ -305,7 +305,7 @@ fn evaluate(cli: &Cli, arguments: &EvaluateArguments, bars: bool) -> Result<u8> 
     let options = &arguments.options;
     let stop = Stop::on_signals()?;
     let progress = Progress::new(bars);
-    let folder = evaluate::folder(&plan, options)?;
+    let folder = evaluate::folder(&plan, options);
     if is_address(&folder) {
         let message = format!("`{}` is not a folder on this machine", folder.display());
         return Err(Diagnostic::error(Blame::Pipeline, message)

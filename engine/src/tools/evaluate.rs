@@ -99,20 +99,12 @@ pub struct EvaluateOptions {
     pub out: Option<PathBuf>,
 }
 
-pub fn folder(plan: &Plan, options: &EvaluateOptions) -> Result<PathBuf> {
-    if let Some(folder) = &options.out {
-        return Ok(folder.clone());
-    }
-    let output = plan.directory.data();
-    let next_to = |path: PathBuf| {
-        let mut name = path.into_os_string();
+pub fn folder(plan: &Plan, options: &EvaluateOptions) -> PathBuf {
+    options.out.clone().unwrap_or_else(|| {
+        let data = plan.directory.data();
+        let mut name = data.parent().unwrap_or(&data).as_os_str().to_owned();
         name.push(".evaluate");
-        PathBuf::from(name)
-    };
-    output.parent().map(|output| next_to(output.to_owned())).ok_or_else(|| {
-        Diagnostic::error(Blame::Pipeline, "the output has no parent folder for the evaluation")
-            .hint("name one with `--out`")
-            .into()
+        name.into()
     })
 }
 
@@ -127,7 +119,7 @@ pub fn with_evaluator<T>(
     stop: &Stop,
     work: impl FnOnce(&mut Evaluator<'_>) -> Result<T>,
 ) -> Result<T> {
-    let wanted = wanted(plan, options)?;
+    let wanted = wanted(plan, options);
     let kinds = chosen_kinds(&options.only)?;
     columns::check(plan, &options.scores)?;
     let classes = options
@@ -136,7 +128,7 @@ pub fn with_evaluator<T>(
         .map(|column| labels::classes::classes(plan, column, &options.good, stop));
     let classes = classes.transpose()?;
     let heads = if options.heads { heads::head_columns(plan)? } else { Vec::new() };
-    let folder = folder(plan, options)?;
+    let folder = folder(plan, options);
     measure::refuse_another(&folder)?;
     let needs_text = plan.measures.text || plan.programs.iter().any(|program| program.reads_text);
     let bytes = match &plan.encoder {
@@ -182,7 +174,7 @@ pub fn with_evaluator<T>(
     Scheduler::run(devices, &layer, attention.policy(), |scheduler| run(Some(scheduler), &identity))
 }
 
-fn wanted(plan: &Plan, options: &EvaluateOptions) -> Result<SampleOptions> {
+fn wanted(plan: &Plan, options: &EvaluateOptions) -> SampleOptions {
     let whole = plan.spec.tokenize().window_tokens as usize;
     let mut lengths: Vec<usize> = match &options.windows[..] {
         [] => vec![whole / 4, whole],
@@ -191,20 +183,14 @@ fn wanted(plan: &Plan, options: &EvaluateOptions) -> Result<SampleOptions> {
     lengths.sort_unstable();
     lengths.dedup();
     lengths.retain(|tokens| *tokens > 0);
-    if lengths.is_empty() {
-        let message = "`--windows`: expected at least 1 token, got 0";
-        return Err(Diagnostic::error(Blame::Pipeline, message)
-            .hint("give `--windows` in tokens: 2048,8192")
-            .into());
-    }
-    Ok(SampleOptions {
+    SampleOptions {
         lengths,
         documents: options.documents_per_category as usize,
         categories: options.max_categories as usize,
         seed: options.seed,
         by: plan.spec.score().within.clone(),
         null_is_category: true,
-    })
+    }
 }
 
 /// Returns the kinds of windows to build. Whole ones are always included, because all others are compared with them.
