@@ -28,6 +28,7 @@ use crate::spec::Overrides;
 use crate::tools::bench::figures::BenchOptions;
 use crate::tools::evaluate::EvaluateOptions;
 use crate::tools::map::MapOptions;
+use crate::tools::starter::StarterOptions;
 
 /// Select long documents whose parts belong together from a corpus.
 #[derive(Debug, Parser)]
@@ -222,7 +223,7 @@ pub enum Command {
         name: Option<String>,
     },
     /// Write a commented pipeline: one that runs over the given inputs, or an example to edit.
-    Init(InitArguments),
+    Init(StarterOptions),
     /// Show which tensors of a checkpoint are read and how much memory they take.
     Inspect {
         /// Model folder, folder with only a config.json, or GGUF file.
@@ -311,27 +312,6 @@ pub struct PlanArguments {
     /// Download nothing: models of the hub must already be on this machine.
     #[arg(long)]
     pub offline: bool,
-}
-
-/// Input of a new pipeline.
-#[derive(Clone, Debug, Args)]
-pub struct InitArguments {
-    /// Input: files of one folder, a folder, or a glob in quotes. The window length is set so that at least half of the
-    /// documents fill a window.
-    pub inputs: Vec<PathBuf>,
-    /// Column with the documents, text or token ids; by default detected by its name.
-    #[arg(long, value_name = "COLUMN")]
-    pub column: Option<String>,
-    /// Pipeline file to write; an existing one is kept. `pipeline.schema.json`, for editors, is written to the same
-    /// folder.
-    #[arg(long, value_name = "FILE", default_value = "pipeline.yaml")]
-    pub output: PathBuf,
-    /// Tokenizer: a folder with tokenizer.json, or a GGUF file; by default the model's.
-    #[arg(long, value_name = "FOLDER")]
-    pub tokenizer: Option<String>,
-    /// Model folder; the pipeline then also measures first-layer attention.
-    #[arg(long, value_name = "FOLDER")]
-    pub model: Option<String>,
 }
 
 /// Options of an evaluation.

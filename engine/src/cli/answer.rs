@@ -74,11 +74,6 @@ pub(super) fn report_failure(cli: &Cli, failure: &Failure) {
     }
 }
 
-pub(super) fn report_warnings<'a>(cli: &Cli, warnings: impl Iterator<Item = &'a Diagnostic>) {
-    let warnings: Vec<Diagnostic> = warnings.cloned().collect();
-    report(cli, &warnings);
-}
-
 pub(super) fn report(cli: &Cli, diagnostics: &[Diagnostic]) {
     if diagnostics.is_empty() {
         return;

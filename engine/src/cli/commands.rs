@@ -7,8 +7,8 @@ use std::path::Path;
 use clap::CommandFactory;
 
 use super::answer::{
-    answer, answer_with, check_output_paths, color, eprint, is_printed, print, print_line,
-    report_failure, report_warnings, unknown_name, write_page, write_requested,
+    answer, answer_with, check_output_paths, color, eprint, is_printed, print, print_line, report,
+    report_failure, unknown_name, write_page, write_requested,
 };
 use super::planned::{
     make_plan, make_plan_with, named_run, plan_options, refuse_without_effect, start_threads,
@@ -109,7 +109,7 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
             let overrides = Overrides { set: set.clone(), ..Overrides::default() };
             let stop = Stop::on_signals()?;
             let found = whatif(&RunDirectory::open(run_dir)?, &overrides, *list, &stop)?;
-            report_warnings(cli, found.warnings.iter());
+            report(cli, &found.warnings);
             answer(*format, &found)
         }
         Command::Schema { name } => schema(name.as_deref()),
@@ -158,13 +158,13 @@ fn plan(
     let mut plan = make_plan_with(cli, arguments, options)?;
     let sample = lengths::sample(&plan);
     let warnings: Vec<_> = sample.warnings(&plan).collect();
-    report_warnings(cli, warnings.iter());
+    report(cli, &warnings);
     plan.warnings.extend(warnings);
     plan.estimate.windows = sample.windows().unwrap_or(plan.estimate.windows);
     plan.estimate.tokens = sample.tokens().unwrap_or(plan.estimate.tokens);
     let sizing = cards.map(|cards| Sizing::new(&plan, &cards)).transpose()?;
     if let Some(sizing) = &sizing {
-        report_warnings(cli, sizing.warnings.iter());
+        report(cli, &sizing.warnings);
         plan.warnings.extend(sizing.warnings.iter().cloned());
     }
     let done = done(&plan)?;

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use super::answer::{print_line, report_warnings};
+use super::answer::{print_line, report};
 use super::terminal;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::text::{quoted, shell_word};
-use crate::cli::{Cli, InitArguments};
+use crate::cli::Cli;
 use crate::spec::init::Starter;
 use crate::storage::marked::{self, Mark};
 use crate::storage::{atomic, files};
@@ -17,8 +17,8 @@ use crate::tools::starter::{self, StarterOptions};
 const SCHEMA: &str = "pipeline.schema.json";
 const SCHEMA_MARK: Mark = Mark::Contains("\"description\": \"A longsift pipeline: ");
 
-pub(super) fn init(cli: &Cli, arguments: &InitArguments) -> Result<u8> {
-    let InitArguments { inputs, column, output, tokenizer, model } = arguments;
+pub(super) fn init(cli: &Cli, options: &StarterOptions) -> Result<u8> {
+    let StarterOptions { inputs, column, output, tokenizer, model } = options;
     if let [input] = &inputs[..]
         && input.extension().is_some_and(|ending| ending == "yaml" || ending == "yml")
     {
@@ -40,14 +40,8 @@ pub(super) fn init(cli: &Cli, arguments: &InitArguments) -> Result<u8> {
         }
         Starter::example(model.as_deref())
     } else {
-        let (starter, warning) = starter::detect(&StarterOptions {
-            inputs,
-            column: column.as_deref(),
-            output,
-            tokenizer: tokenizer.as_deref(),
-            model: model.as_deref(),
-        })?;
-        report_warnings(cli, warning.iter());
+        let (starter, warning) = starter::detect(options)?;
+        report(cli, warning.as_slice());
         starter
     };
     if !atomic::write_new(output, starter.yaml().as_bytes())? {

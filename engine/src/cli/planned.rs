@@ -1,6 +1,6 @@
 //! Planning with the arguments of a command.
 
-use super::answer::report_warnings;
+use super::answer::report;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::cli::{Cli, PipelineArguments, PlanArguments};
@@ -19,7 +19,7 @@ pub(super) fn make_plan_with(
 ) -> Result<Plan> {
     let PipelineArguments { pipeline, overrides } = &arguments.pipeline;
     let plan = crate::plan(pipeline, overrides, options)?;
-    report_warnings(cli, plan.warnings.iter());
+    report(cli, &plan.warnings);
     Ok(plan)
 }
 

@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::sync::Arc;
 
-use super::answer::{eprint, print_line, report_failure, report_warnings};
+use super::answer::{eprint, print_line, report, report_failure};
 use super::observe::Observers;
 use super::planned::{make_plan_with, plan_options, start_threads};
 use super::{ray, terminal};
@@ -52,7 +52,7 @@ pub(super) fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8>
         failed_status(refused).clone_into(&mut summary.status);
         return Ok(reporter.ended(refused, Some(&plan), summary));
     }
-    report_warnings(cli, outcome.warnings.iter());
+    report(cli, &outcome.warnings);
     summary.run_id.clone_from(&arguments.run_id);
     if summary.status == "nothing_to_do" {
         summary.exit_code = arguments.nothing_to_do_exit;

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::answer::{print, print_line, report_warnings};
+use super::answer::{print, print_line, report};
 use crate::base::diagnostic::{Diagnostic, Place};
 use crate::base::error::{DONE, Failure, Result};
 use crate::base::text::{json_safe, line_safe, quoted};
@@ -24,7 +24,7 @@ pub(super) fn validate(
     });
     if format == ValidateFormat::Text {
         let (spec, warnings) = read?;
-        report_warnings(cli, warnings.iter());
+        report(cli, &warnings);
         return print_line(&format!(
             "{} is a valid pipeline: {}",
             quoted(&arguments.pipeline.display().to_string()),

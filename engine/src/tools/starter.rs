@@ -28,16 +28,25 @@ const ID_COLUMNS: [&str; 6] = ["id", "doc_id", "document_id", "_id", "uuid", "ur
 /// Minimum window proposed: shorter documents have no long range.
 const MIN_WINDOW_TOKENS: u32 = 1024;
 
-#[derive(Clone, Copy, Debug)]
-pub struct StarterOptions<'a> {
-    /// Files, a folder or a glob; at least one.
-    pub inputs: &'a [PathBuf],
-    /// Document column; `None` to detect it.
-    pub column: Option<&'a str>,
-    /// Path of the pipeline file.
-    pub output: &'a Path,
-    pub tokenizer: Option<&'a str>,
-    pub model: Option<&'a str>,
+/// Input of a new pipeline.
+#[derive(Clone, Debug, clap::Args)]
+pub struct StarterOptions {
+    /// Input: files of one folder, a folder, or a glob in quotes. The window length is set so that at least half of the
+    /// documents fill a window.
+    pub inputs: Vec<PathBuf>,
+    /// Column with the documents, text or token ids; by default detected by its name.
+    #[arg(long, value_name = "COLUMN")]
+    pub column: Option<String>,
+    /// Pipeline file to write; an existing one is kept. `pipeline.schema.json`, for editors, is written to the same
+    /// folder.
+    #[arg(long, value_name = "FILE", default_value = "pipeline.yaml")]
+    pub output: PathBuf,
+    /// Tokenizer: a folder with tokenizer.json, or a GGUF file; by default the model's.
+    #[arg(long, value_name = "FOLDER")]
+    pub tokenizer: Option<String>,
+    /// Model folder; the pipeline then also measures first-layer attention.
+    #[arg(long, value_name = "FOLDER")]
+    pub model: Option<String>,
 }
 
 fn problem(message: String) -> Diagnostic {
@@ -50,8 +59,8 @@ fn problem(message: String) -> Diagnostic {
 /// # Errors
 /// Fails if the inputs cannot be read or are not one path, the document column is ambiguous, a tokenizer for text is
 /// missing, or anything else prevents a run of the pipeline.
-pub fn detect(wanted: &StarterOptions<'_>) -> Result<(Starter, Option<Diagnostic>)> {
-    let StarterOptions { inputs, column, output, tokenizer, model } = *wanted;
+pub fn detect(wanted: &StarterOptions) -> Result<(Starter, Option<Diagnostic>)> {
+    let StarterOptions { inputs, column, output, tokenizer, model } = wanted;
     let input = input_path(inputs)?;
     let dataset = Dataset::open_with(Path::new(""), Path::new(&input), &ReadSettings::default())?;
     if dataset.files.is_empty() {
@@ -59,7 +68,7 @@ pub fn detect(wanted: &StarterOptions<'_>) -> Result<(Starter, Option<Diagnostic
             "name files, a folder, or one glob in quotes: `longsift init 'corpus/*.jsonl' …`";
         return Err(problem(format!("no file matches {}", quoted(&input))).hint(hint).into());
     }
-    let content = content(&dataset, column)?;
+    let content = content(&dataset, column.as_deref())?;
     if matches!(content, Content::Text(_)) && tokenizer.is_none() && model.is_none() {
         let message = "text input requires a tokenizer".to_owned();
         let hint = "add `--tokenizer FOLDER`, a folder with tokenizer.json (or a GGUF file), or `--model FOLDER`";
@@ -76,8 +85,8 @@ pub fn detect(wanted: &StarterOptions<'_>) -> Result<(Starter, Option<Diagnostic
         id: id_column(&dataset),
         content,
         input: place(&input)?,
-        tokenizer: tokenizer.map(place).transpose()?,
-        model: model.map(place).transpose()?,
+        tokenizer: tokenizer.as_deref().map(place).transpose()?,
+        model: model.as_deref().map(place).transpose()?,
         window_tokens: MIN_WINDOW_TOKENS,
     };
     let not_written = format!("{} (not written)", output.display());
@@ -178,24 +187,16 @@ fn content(dataset: &Dataset, wanted: Option<&str>) -> Result<Content> {
         let first = all.next()?.to_owned();
         all.next().is_none().then_some(first)
     };
-    if let Some(column) = named(&TEXT_COLUMNS, &is_text) {
-        return Ok(Content::Text(column));
-    }
-    if let Some(column) = named(&TOKENS_COLUMNS, &is_tokens) {
-        return Ok(Content::Tokens(column));
-    }
-    if let Some(column) = only(&is_text) {
-        return Ok(Content::Text(column));
-    }
-    if let Some(column) = only(&is_tokens) {
-        return Ok(Content::Tokens(column));
-    }
-    let message = format!(
-        "cannot detect the document column; the input has: {}",
-        dataset.column_names().join(", ")
-    );
-    let hint = "name it with `--column NAME`";
-    Err(problem(message).hint(hint).into())
+    let found = named(&TEXT_COLUMNS, &is_text)
+        .map(Content::Text)
+        .or_else(|| named(&TOKENS_COLUMNS, &is_tokens).map(Content::Tokens))
+        .or_else(|| only(&is_text).map(Content::Text))
+        .or_else(|| only(&is_tokens).map(Content::Tokens));
+    Ok(found.ok_or_else(|| {
+        let names = dataset.column_names().join(", ");
+        problem(format!("cannot detect the document column; the input has: {names}"))
+            .hint("name it with `--column NAME`")
+    })?)
 }
 
 fn id_column(dataset: &Dataset) -> Option<String> {

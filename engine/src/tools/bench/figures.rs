@@ -1,7 +1,7 @@
 //! Benchmark options and results.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::Serialize;
 
@@ -138,11 +138,6 @@ pub(super) fn shown(value: f64, unit: &str) -> String {
         2
     };
     format!("{value:.decimals$} {prefix}{base}{per}")
-}
-
-/// Returns the file stem of a pipeline, for the name of its output.
-pub(super) fn file_stem(path: &Path) -> String {
-    path.file_stem().map_or_else(|| "pipeline".to_owned(), |stem| stem.to_string_lossy().into())
 }
 
 /// Creates a folder that is removed when it goes out of scope.

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::figures::{Measurements, file_stem, scratch};
+use super::figures::{Measurements, scratch};
 use super::stages::bytes_of_first;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
@@ -97,7 +97,7 @@ impl Runs<'_, '_> {
     /// Runs the pipeline in a child process, into a temporary folder.
     fn run(&self, setting: RunParameters) -> Result<Summary> {
         let folder = scratch()?;
-        let output = folder.path().join(file_stem(self.pipeline));
+        let output = folder.path().join("out");
         let failed = |why: String| {
             Diagnostic::error(
                 Blame::Machine,
