@@ -7,8 +7,8 @@ use arrow_array::types::Float64Type;
 use arrow_cast::cast;
 use arrow_schema::DataType;
 
-use super::figures::agreement::{category_variance, inside_categories};
-use super::report::{Confounders, Report, ResultInput};
+use super::figures::agreement::inside_categories;
+use super::report::{Report, ResultInput};
 use super::sample::{InputRow, SampledDocument, each_batch};
 use super::statistics::OrientedStatistic;
 use crate::base::diagnostic::{Blame, Diagnostic};
@@ -88,45 +88,33 @@ pub(super) fn figures(
     values: &[Vec<Option<f64>>],
 ) -> ColumnResults {
     let (origins, categories) = (&windows.measured.origins, windows.measured.categories.len());
-    let whole = |window: usize| origins[window].is_whole();
-    let first = |window: usize| whole(window) && origins[window].start == 0;
-    let of = |window: usize| {
-        values[origins[window].category][origins[window].document].filter(|_| first(window))
+    let document = |window: usize| (origins[window].category, origins[window].document);
+    let of_whole = |window: usize| {
+        let (category, document) = document(window);
+        values[category][document].filter(|_| origins[window].is_whole())
     };
-    let mean = |statistic: &OrientedStatistic| {
+    let of_first = |window: usize| of_whole(window).filter(|_| origins[window].start == 0);
+    let means = |statistic: &OrientedStatistic| {
         let mut sums: BTreeMap<(usize, usize), (f64, u64)> = BTreeMap::new();
         for (window, value) in statistic.values.iter().enumerate() {
-            if let Some(value) = value.filter(|_| whole(window)) {
-                let sum =
-                    sums.entry((origins[window].category, origins[window].document)).or_default();
+            if let Some(value) = value.filter(|_| origins[window].is_whole()) {
+                let sum = sums.entry(document(window)).or_default();
                 *sum = (sum.0 + value, sum.1 + 1);
             }
         }
-        sums.into_iter()
-            .map(|(key, (sum, number))| (key, sum / number as f64))
-            .collect::<BTreeMap<_, _>>()
+        let means = sums.into_iter().map(|(key, (sum, number))| (key, sum / number as f64));
+        means.collect::<BTreeMap<_, _>>()
     };
     let agreement = statistics.iter().map(|statistic| {
-        let means = mean(statistic);
-        let other = |window: usize| {
-            means.get(&(origins[window].category, origins[window].document)).copied()
-        };
-        (statistic.name.clone(), inside_categories(origins, categories, of, other))
+        let means = means(statistic);
+        let mean = |window: usize| means.get(&document(window)).copied();
+        (statistic.name.clone(), inside_categories(origins, categories, of_first, mean))
     });
-    let by_window: Vec<Option<f64>> = (0..origins.len()).map(of).collect();
-    let length = |window: usize| Some(windows.document_tokens[window] as f64);
-    let explained = Confounders {
-        category_variance: category_variance(origins, &by_window, categories),
-        length_spearman: inside_categories(origins, categories, of, length),
-        token_shuffled_spearman: None,
-    };
-    let of_whole = |window: usize| {
-        values[origins[window].category][origins[window].document].filter(|_| whole(window))
-    };
+    let by_window: Vec<Option<f64>> = (0..origins.len()).map(of_first).collect();
     ColumnResults {
         agreement: agreement.collect(),
-        own: inside_categories(origins, categories, of, of),
+        own: inside_categories(origins, categories, of_first, of_first),
         values: (0..origins.len()).map(of_whole).collect(),
-        report: Report { explained, ..Report::default() },
+        report: Report { explained: windows.explained(&by_window), ..Report::default() },
     }
 }

@@ -6,15 +6,13 @@
 
 pub(crate) mod agreement;
 pub(crate) mod bootstrap;
-pub(crate) mod ladder;
-pub(crate) mod paired;
-pub(crate) mod top_fifth;
 
 use std::cmp::Ordering;
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::constructions::Pool;
 use super::windows::WindowOrigin;
 
 /// Values of a statistic by window; `None` if missing or not finite. Such windows are left out of this statistic's
@@ -55,6 +53,194 @@ pub(crate) fn same_rank(a: f64, b: f64) -> bool {
 }
 
 /// Returns twice the wins of `a` over `b`: 2 if it is larger, 1 if they are equal.
-pub(crate) fn wins_doubled(a: f64, b: f64) -> u64 {
+fn wins_doubled(a: f64, b: f64) -> u64 {
     u64::from(a >= b) + u64::from(a > b)
+}
+
+/// The ladder: how often a whole window ranks above a window of pieces of the same category. By category, whole and mixed windows
+/// are sorted by ascending value once for all replicates.
+#[derive(Clone, Debug)]
+pub(crate) struct Ladder {
+    categories: Vec<Vec<LadderEntry>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct LadderEntry {
+    value: f64,
+    whole: bool,
+    origin: WindowOrigin,
+}
+
+impl Ladder {
+    /// Compares whole windows with those for which `mixed` returns `true`.
+    pub(crate) fn new(
+        origins: &[WindowOrigin],
+        values: &Values,
+        categories: usize,
+        mixed: impl Fn(&WindowOrigin) -> bool,
+    ) -> Self {
+        let mut sorted = vec![Vec::new(); categories];
+        for (origin, value) in origins.iter().zip(values) {
+            let whole = origin.is_whole();
+            if let Some(value) = value.filter(|_| whole || mixed(origin)) {
+                sorted[origin.category].push(LadderEntry { value, whole, origin: *origin });
+            }
+        }
+        for entries in &mut sorted {
+            entries.sort_by(|a: &LadderEntry, b| a.value.total_cmp(&b.value));
+        }
+        Self { categories: sorted }
+    }
+
+    /// Returns the AUROC over the pairs of all categories.
+    pub(crate) fn pooled(&self, counts: &DocumentCounts) -> Option<f64> {
+        let sum = |(a, b): (u64, u64), (wins, pairs): (u64, u64)| (a + wins, b + pairs);
+        share(self.categories.iter().map(|of| pairs(of, counts)).fold((0, 0), sum))
+    }
+
+    /// Returns the AUROC inside one category.
+    pub(crate) fn in_category(&self, category: usize, counts: &DocumentCounts) -> Option<f64> {
+        share(pairs(&self.categories[category], counts))
+    }
+}
+
+fn share((wins_doubled, pairs): (u64, u64)) -> Option<f64> {
+    (pairs > 0).then(|| wins_doubled as f64 / (2 * pairs) as f64)
+}
+
+/// Returns twice the pairs that the whole window wins, and all pairs. The weight of a pair is the product of its
+/// documents' counts.
+fn pairs(sorted: &[LadderEntry], counts: &DocumentCounts) -> (u64, u64) {
+    let (mut wins_doubled, mut whole, mut mixed) = (0, 0, 0);
+    for equal in sorted.chunk_by(|a, b| same_rank(a.value, b.value)) {
+        let side = |whole: bool| -> u64 {
+            equal
+                .iter()
+                .filter(|entry| entry.whole == whole)
+                .map(|entry| counts.count(&entry.origin))
+                .sum()
+        };
+        let (whole_here, mixed_here) = (side(true), side(false));
+        wins_doubled += whole_here * (2 * mixed + mixed_here);
+        whole += whole_here;
+        mixed += mixed_here;
+    }
+    (wins_doubled, whole * mixed)
+}
+
+/// Pairs of windows made of the same base: how often the first ranks higher. By pair, twice the wins of the first window, and its
+/// location.
+#[derive(Clone, Debug)]
+pub(crate) struct PairWins(Vec<(u64, WindowOrigin)>);
+
+impl PairWins {
+    /// Pairs the windows of kind `first` with those of kind `second` of the same base, if both have a value.
+    pub(crate) fn new(
+        origins: &[WindowOrigin],
+        values: &Values,
+        first: &str,
+        second: &str,
+    ) -> Self {
+        // Windows of the same base are consecutive.
+        let mut windows = origins.iter().zip(values).collect::<Vec<_>>();
+        let mut pairs = Vec::new();
+        for base in windows.chunk_by_mut(|(a, _), (b, _)| a.same_base(b)) {
+            let of = |name: &str| {
+                base.iter()
+                    .find(|(origin, _)| origin.kind().name == name)
+                    .and_then(|(origin, value)| Some((**origin, (**value)?)))
+            };
+            if let (Some((origin, a)), Some((_, b))) = (of(first), of(second)) {
+                pairs.push((wins_doubled(a, b), origin));
+            }
+        }
+        Self(pairs)
+    }
+
+    /// Returns the share of pairs that the first wins; draws count half, and pairs are weighted by their document's
+    /// count.
+    pub(crate) fn share(&self, counts: &DocumentCounts) -> Option<f64> {
+        let add = |(wins, pairs), (won, origin): &(u64, WindowOrigin)| {
+            let count = counts.count(origin);
+            (wins + won * count, pairs + count)
+        };
+        share(self.0.iter().fold((0, 0), add))
+    }
+}
+
+/// The top fifth of a pool of one real to five other windows, with its share of real windows. The pool of each category is sorted
+/// by descending value.
+#[derive(Clone, Debug)]
+pub(crate) struct TopFifth {
+    categories: Vec<Vec<PoolEntry>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct PoolEntry {
+    value: f64,
+    origin: WindowOrigin,
+    may_enter: bool,
+}
+
+impl TopFifth {
+    /// `may_enter`, by window: a window that a guard rejects is never taken, but counts for the size of the fifth.
+    pub(crate) fn new(
+        pool: Pool,
+        origins: &[WindowOrigin],
+        values: &Values,
+        categories: usize,
+        may_enter: impl Fn(usize) -> bool,
+    ) -> Self {
+        let mut pools = vec![Vec::new(); categories];
+        for (window, (origin, value)) in origins.iter().zip(values).enumerate() {
+            if let Some(value) = value.filter(|_| origin.kind().pools.contains(&pool)) {
+                pools[origin.category].push(PoolEntry {
+                    value,
+                    origin: *origin,
+                    may_enter: may_enter(window),
+                });
+            }
+        }
+        for pool in &mut pools {
+            pool.sort_by(|a: &PoolEntry, b| b.value.total_cmp(&a.value));
+        }
+        Self { categories: pools }
+    }
+
+    /// Takes windows from the top until a fifth of the pool's weight is taken, equal values at the edge in equal
+    /// parts. Returns the share of whole windows among them, over all categories.
+    pub(crate) fn real_share(&self, counts: &DocumentCounts) -> Option<f64> {
+        let (mut real, mut taken) = (0.0, 0.0);
+        for pool in &self.categories {
+            let weight = |entries: &[PoolEntry], of: fn(&PoolEntry) -> bool| -> f64 {
+                entries
+                    .iter()
+                    .filter(|entry| of(entry))
+                    .map(|entry| counts.count(&entry.origin))
+                    .sum::<u64>() as f64
+            };
+            let mut room = 0.2 * weight(pool, |_| true);
+            for equal in pool.chunk_by(|a, b| same_rank(a.value, b.value)) {
+                let here = weight(equal, |entry| entry.may_enter);
+                if here == 0.0 {
+                    continue;
+                }
+                let part = (room / here).min(1.0);
+                real += part * weight(equal, |entry| entry.may_enter && entry.origin.is_whole());
+                taken += part * here;
+                room -= part * here;
+                if room <= 0.0 {
+                    break;
+                }
+            }
+        }
+        (taken > 0.0).then(|| real / taken)
+    }
+
+    /// Returns the share of whole windows in the pools.
+    pub(crate) fn by_chance(&self) -> Option<f64> {
+        let all: usize = self.categories.iter().map(Vec::len).sum();
+        let whole = self.categories.iter().flatten().filter(|entry| entry.origin.is_whole());
+        (all > 0).then(|| whole.count() as f64 / all as f64)
+    }
 }

@@ -8,10 +8,7 @@ use serde::Serialize;
 use super::constructions::{KINDS, KindRole, Pool};
 use super::figures::agreement::{category_variance, inside_categories, quantiles, spearman};
 use super::figures::bootstrap::Bootstrap;
-use super::figures::ladder::Ladder;
-use super::figures::paired::PairWins;
-use super::figures::top_fifth::TopFifth;
-use super::figures::{IntervalEstimate, Values};
+use super::figures::{IntervalEstimate, Ladder, PairWins, TopFifth, Values};
 use super::matrix::Cell;
 use super::statistics::{MeasuredWindows, OrientedStatistic};
 use super::windows::WindowOrigin;
@@ -146,7 +143,7 @@ impl ResultInput<'_> {
         }
     }
 
-    fn explained(&self, values: &Values) -> Confounders {
+    pub(super) fn explained(&self, values: &Values) -> Confounders {
         let (origins, categories) = (&self.measured.origins, self.measured.categories.len());
         let of = |window: usize| values[window];
         let length = |window: usize| Some(self.document_tokens[window] as f64);
