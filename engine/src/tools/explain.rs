@@ -199,17 +199,14 @@ pub(crate) fn explain(
     found.measure(plan, &cut, &window, &ids, layer.as_ref().map(|(of, layer)| (*of, layer)))?;
     if let Some((attention, layer)) = &layer {
         found.measure_far_attention(attention, layer, &ids);
-        if mapped.is_none() {
-            let ends = Cutting::Even.ends(ids.len())?;
-            let shares =
-                layer.block_attention(processor_kernel(attention), &ids, &ends, None, None);
-            found.set_blocks(0, &ends, &shares);
-        }
     }
+    let ends = Cutting::Even.ends(ids.len())?;
     if let Some(mapped) = &mapped {
-        let ends = Cutting::Even.ends(ids.len())?;
         let shares = mapped.shares(plan, &ids, &ends, None, None, &Progress::new(false))?;
         found.set_blocks(mapped.number, &ends, &shares);
+    } else if let Some((attention, layer)) = &layer {
+        let kernel = processor_kernel(attention);
+        found.set_blocks(0, &ends, &layer.block_attention(kernel, &ids, &ends, None, None));
     }
     if let Some(run) = &run {
         found.compare(plan, run, weights)?;

@@ -67,11 +67,11 @@ pub(super) fn matrix_table(matrix: &Matrix) -> Option<Block> {
     let kinds: BTreeSet<&String> = matrix.values().flat_map(BTreeMap::keys).collect();
     let header =
         std::iter::once("score".to_owned()).chain(kinds.iter().map(|kind| (*kind).clone()));
-    let row = |name: &String| {
-        let cells = kinds.iter().map(|kind| cell(matrix[name].get(*kind)));
+    let row = |(name, cells): (&String, &BTreeMap<String, Cell>)| {
+        let cells = kinds.iter().map(|kind| cell(cells.get(*kind)));
         std::iter::once(name.clone()).chain(cells).collect()
     };
-    let rows = by_importance(matrix.keys()).into_iter().map(row).collect();
+    let rows = by_importance(matrix).map(row).collect();
     (!kinds.is_empty()).then(|| Block::Table { header: header.collect(), rows })
 }
 
@@ -97,11 +97,13 @@ fn cell(cell: Option<&Cell>) -> String {
     )
 }
 
-/// Sorts names: the score first, then the others by name, layer 2 before layer 10.
-pub(super) fn by_importance<'a>(names: impl Iterator<Item = &'a String>) -> Vec<&'a String> {
-    let mut names: Vec<&String> = names.collect();
-    names.sort_by_cached_key(|name| (*name != "score", words(name)));
-    names
+/// Sorts results by their names: the score first, then the others, layer 2 before layer 10.
+pub(super) fn by_importance<T>(
+    results: &BTreeMap<String, T>,
+) -> impl Iterator<Item = (&String, &T)> {
+    let mut results: Vec<(&String, &T)> = results.iter().collect();
+    results.sort_by_cached_key(|(name, _)| (*name != "score", words(name)));
+    results.into_iter()
 }
 
 /// Splits a name into words, with numbers parsed.
@@ -137,9 +139,9 @@ mod tests {
     fn layers_are_listed_by_their_numbers() {
         let names =
             ["layer_10", "layer_2", "copy_share", "layer_2_heads_1", "score", "layer_9_negated"];
-        let names = names.map(str::to_owned);
+        let results = BTreeMap::from(names.map(|name| (name.to_owned(), ())));
         assert_eq!(
-            by_importance(names.iter()),
+            by_importance(&results).map(|(name, ())| name).collect::<Vec<_>>(),
             ["score", "copy_share", "layer_2", "layer_2_heads_1", "layer_9_negated", "layer_10"]
         );
     }

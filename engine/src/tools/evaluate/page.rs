@@ -207,13 +207,8 @@ impl LengthResults {
         }
     }
 
-    /// Returns the reports, the score first, then the others by name.
-    fn reports(&self) -> impl Iterator<Item = (&String, &Report)> {
-        by_importance(self.reports.keys()).into_iter().map(|name| (name, &self.reports[name]))
-    }
-
     fn ladder_drawing(&self, kinds: &[&'static WindowKind]) -> Block {
-        let rows = self.reports().map(|(name, report)| {
+        let rows = by_importance(&self.reports).map(|(name, report)| {
             let figure = |kind: &&WindowKind| report.ladder.get(kind.name).copied();
             (name.clone(), kinds.iter().map(figure).collect())
         });
@@ -225,7 +220,7 @@ impl LengthResults {
     fn pair_drawings(&self) -> Vec<Block> {
         let block = |title: &str, roles: &[KindRole]| {
             let names = pairs_of(roles);
-            let rows = self.reports().map(|(name, report)| {
+            let rows = by_importance(&self.reports).map(|(name, report)| {
                 let cell = |pair: &&str| report.paired.get(*pair).and_then(|figure| figure.value);
                 (name.clone(), names.iter().map(cell).collect())
             });
@@ -243,7 +238,7 @@ impl LengthResults {
     }
 
     fn top_fifth_drawing(&self, of: fn(&Report) -> &TopFifthShares) -> Block {
-        let rows = self.reports().map(|(name, report)| {
+        let rows = by_importance(&self.reports).map(|(name, report)| {
             let shares = of(report);
             (name.clone(), vec![Some(shares.plain), shares.copy_cap, shares.guarded])
         });
@@ -300,7 +295,7 @@ impl LengthResults {
         };
         Block::table(
             ["statistic", "category", "length", "tokens alone"],
-            self.reports().map(row).collect(),
+            by_importance(&self.reports).map(row).collect(),
         )
     }
 

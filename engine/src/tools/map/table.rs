@@ -20,15 +20,12 @@ impl Map {
         let blocks = self.blocks.len();
         let pairs = (0..blocks * blocks).map(|cell| (cell / blocks, cell % blocks));
         let (queries, keys): (Vec<usize>, Vec<usize>) = pairs.unzip();
-        let index = |of: &[usize]| -> ArrayRef {
-            Arc::new(of.iter().map(|block| *block as u64).collect::<UInt64Array>())
+        let numbers = |of: &[usize], number: &dyn Fn(usize) -> u64| -> ArrayRef {
+            Arc::new(of.iter().map(|block| number(*block)).collect::<UInt64Array>())
         };
-        let start = |of: &[usize]| -> ArrayRef {
-            Arc::new(of.iter().map(|block| self.blocks[*block].start).collect::<UInt64Array>())
-        };
-        let end = |of: &[usize]| -> ArrayRef {
-            Arc::new(of.iter().map(|block| self.blocks[*block].end).collect::<UInt64Array>())
-        };
+        let index = |block: usize| block as u64;
+        let start = |block: usize| self.blocks[block].start;
+        let end = |block: usize| self.blocks[block].end;
         let label = |of: &[usize]| -> ArrayRef {
             let labels = of.iter().map(|block| self.blocks[*block].label.as_deref());
             Arc::new(labels.collect::<StringArray>())
@@ -37,12 +34,12 @@ impl Map {
             Arc::new(cells.iter().flatten().copied().collect::<Float64Array>())
         };
         let columns = [
-            ("query_block", index(&queries)),
-            ("key_block", index(&keys)),
-            ("query_start", start(&queries)),
-            ("query_end", end(&queries)),
-            ("key_start", start(&keys)),
-            ("key_end", end(&keys)),
+            ("query_block", numbers(&queries, &index)),
+            ("key_block", numbers(&keys, &index)),
+            ("query_start", numbers(&queries, &start)),
+            ("query_end", numbers(&queries, &end)),
+            ("key_start", numbers(&keys, &start)),
+            ("key_end", numbers(&keys, &end)),
             ("query_label", label(&queries)),
             ("key_label", label(&keys)),
             ("share", cells(&self.matrix.block_attention)),

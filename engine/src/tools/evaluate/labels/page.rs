@@ -92,7 +92,7 @@ impl LabelLength {
 
     fn shares(&self) -> Bars {
         let quarter = |of: &[KeptShare]| find_fraction(of, QUARTER).map(|of| of.real_share);
-        let rows = self.ordered().map(|(name, report)| {
+        let rows = by_importance(&self.reports).map(|(name, report)| {
             let guarded = report.guarded.as_deref().and_then(quarter);
             (name.clone(), vec![guarded, quarter(&report.unguarded)])
         });
@@ -113,7 +113,10 @@ impl LabelLength {
             let cells = std::iter::once(name.clone()).chain(cells);
             cells.chain([count(report.missing)]).collect()
         };
-        Block::Table { header: header.collect(), rows: self.ordered().map(row).collect() }
+        Block::Table {
+            header: header.collect(),
+            rows: by_importance(&self.reports).map(row).collect(),
+        }
     }
 
     fn class_table(&self) -> Block {
@@ -148,11 +151,7 @@ impl LabelLength {
                 Block::table(header, rows.collect()),
             ]
         };
-        Block::details("Every score", false, self.ordered().flat_map(table).collect())
-    }
-    /// Returns the reports, the pipeline's score first.
-    fn ordered(&self) -> impl Iterator<Item = (&String, &LabelReport)> {
-        by_importance(self.reports.keys()).into_iter().map(|name| (name, &self.reports[name]))
+        Block::details("Every score", false, by_importance(&self.reports).flat_map(table).collect())
     }
 }
 
