@@ -86,16 +86,10 @@ impl Run<'_> {
             borrowed.check()?;
         }
         run_lock.check()?;
-        self.commit(CommitInputs {
-            folder: &folders.records,
-            manifest,
-            lock: known,
-            scored,
-            staged: &staged,
-            selection: &selection,
-            summary: &summary,
-            run_lock,
-        })?;
+        let calibration = &selection.calibration;
+        manifest.calibration =
+            Some(directory.write_record(&folders.records, "calibration.json", calibration)?);
+        self.commit(&folders.records, &mut manifest, known, &staged.moves, &summary, run_lock)?;
         let mut warnings = [selection.warnings, found.warnings].concat();
         warnings.extend(card_name.and_then(|name| edited_card_warning(plan, name)));
         Ok(RunOutcome { labels, warnings, ..RunOutcome::new(summary) })
@@ -148,18 +142,17 @@ impl Run<'_> {
         files.into_iter().map(stage).collect()
     }
 
-    /// Stages the records of the selection next to its parts, and moves everything into place together.
-    fn commit(&self, committed: CommitInputs<'_>) -> Result<()> {
-        let CommitInputs {
-            folder,
-            mut manifest,
-            lock,
-            scored,
-            staged,
-            selection,
-            summary,
-            run_lock,
-        } = committed;
+    /// Stages the records of the selection in `folder`, next to its parts, and moves everything into place together: `moves` lists
+    /// the parts.
+    fn commit(
+        &self,
+        folder: &Path,
+        manifest: &mut Manifest,
+        lock: &PipelineLock,
+        moves: &[(PathBuf, PathBuf)],
+        summary: &Summary,
+        run_lock: &RunLock,
+    ) -> Result<()> {
         let directory = self.directory;
         let starts_again = self.scores.root == directory.fresh().root;
         let replaces_all = starts_again || self.plan.options.fresh;
@@ -169,11 +162,11 @@ impl Run<'_> {
             read => read?,
         };
         let mut intent = Intent::default();
-        for (from, to) in &staged.moves {
+        for (from, to) in moves {
             intent.rename(directory, from, to);
         }
         if starts_again {
-            for record in &scored.records {
+            for record in &manifest.units {
                 for part in record.parts() {
                     let (from, to) =
                         (self.scores.root.join(&part.path), directory.root.join(&part.path));
@@ -193,12 +186,9 @@ impl Run<'_> {
             before.lock.settings != manifest.lock.settings
                 && digests(&before.selection) != digests(&manifest.selection)
         });
-        let calibration = &selection.calibration;
-        manifest.calibration =
-            Some(directory.write_record(folder, "calibration.json", calibration)?);
         manifest.summary = Some(directory.write_record(folder, "summary.json", summary)?);
         manifest.events = events::recorded(directory)?;
-        directory.write_record(folder, "manifest.json", &sealed(&manifest))?;
+        directory.write_record(folder, "manifest.json", &sealed(manifest))?;
         let lock_file = folder.join("pipeline.lock");
         lock.write(&lock_file)?;
         intent.rename(directory, &lock_file, &directory.lock_file());
@@ -237,7 +227,7 @@ impl Run<'_> {
         intent.remove(directory, superseded.into_iter());
         // Another program may have written to the output since the run began.
         refuse_foreign_data(directory, &self.ours, replaces_all)?;
-        refuse_edited_card(directory, &manifest)?;
+        refuse_edited_card(directory, manifest)?;
         if self.is_intent_damaged {
             directory.remove_intent()?;
         }
@@ -256,7 +246,7 @@ impl Run<'_> {
         events::append(
             directory,
             "selection_committed",
-            json!({ "kept": summary.kept, "files": staged.data.len(), "seconds": seconds }),
+            json!({ "kept": summary.kept, "files": manifest.data.len(), "seconds": seconds }),
         )?;
         self.directory.remove_working_files()
     }
@@ -288,18 +278,6 @@ impl Run<'_> {
         directory.write_record(&directory.root, "manifest.json", &sealed(&manifest))?;
         directory.mark_finished()
     }
-}
-
-/// Files that a commit moves into place together.
-struct CommitInputs<'a> {
-    folder: &'a Path,
-    manifest: Manifest,
-    lock: &'a PipelineLock,
-    scored: &'a ScoreTotals,
-    staged: &'a StagedFiles,
-    selection: &'a Selection,
-    summary: &'a Summary,
-    run_lock: &'a RunLock,
 }
 
 /// Builds the manifest of a selection that is about to be committed.
