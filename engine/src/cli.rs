@@ -12,7 +12,6 @@ pub(crate) mod planned;
 pub(crate) mod ray;
 pub(crate) mod run;
 pub(crate) mod status;
-pub(crate) mod terminal;
 pub(crate) mod validate;
 
 use std::path::PathBuf;

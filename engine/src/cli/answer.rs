@@ -8,13 +8,12 @@ use std::time::Duration;
 use clap::ColorChoice;
 use serde::Serialize;
 
-use super::terminal;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{BUG, DONE, Failure, Result};
 use crate::base::render::render;
 use crate::base::secrets::shown;
 use crate::base::stop::Stop;
-use crate::base::text::{json_safe, shell_word};
+use crate::base::text::{json_safe, line_safe, shell_word};
 use crate::cli::{AnswerFormat, Cli, LogFormat};
 use crate::report::page::Page;
 use crate::storage::marked::{self, Mark};
@@ -30,7 +29,7 @@ pub(super) fn answer_with(
     value: &impl Serialize,
 ) -> Result<u8> {
     match format {
-        AnswerFormat::Text => print(&terminal::text(&text())),
+        AnswerFormat::Text => print(&terminal_text(&text())),
         AnswerFormat::Json => {
             let json = serde_json::to_value(value).expect("plain data");
             print_line(&json_safe(&format!("{json:#}")))
@@ -120,6 +119,11 @@ pub(super) fn unknown_name(what: &str, name: &str, known: &[&str]) -> Failure {
     Diagnostic::error(Blame::Pipeline, format!("unknown {what} `{name}`"))
         .hint(format!("expected one of: {}", known.join(", ")))
         .into()
+}
+
+/// Escapes all characters that a terminal would interpret, except line breaks.
+pub(super) fn terminal_text(text: &str) -> String {
+    text.split('\n').map(line_safe).collect::<Vec<_>>().join("\n")
 }
 
 /// Prints text, and returns the exit code of success.

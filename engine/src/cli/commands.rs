@@ -8,14 +8,14 @@ use clap::CommandFactory;
 
 use super::answer::{
     answer, answer_with, check_output_paths, color, eprint, is_printed, print, print_line, report,
-    report_failure, unknown_name, write_page, write_requested,
+    report_failure, terminal_text, unknown_name, write_page, write_requested,
 };
 use super::planned::{
     make_plan, make_plan_with, named_run, plan_options, refuse_without_effect, start_threads,
 };
 use super::run::run;
 use super::validate::validate;
-use super::{cache, logging, terminal};
+use super::{cache, logging};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{DONE, Result};
 use crate::base::progress::Progress;
@@ -195,7 +195,7 @@ fn write_lock(cli: &Cli, arguments: &PlanArguments) -> Result<u8> {
     };
     let whole = whole_model_digests(&plan.whole_models, &BTreeMap::new(), &plan.options.stop)?;
     lock::lock(&plan, &Digests::new(&plan, weights, whole)?).write_next_to(&path)?;
-    print_line(&terminal::text(&format!("wrote `{}`", path.display())))
+    print_line(&terminal_text(&format!("wrote `{}`", path.display())))
 }
 
 fn bench(cli: &Cli, arguments: &BenchArguments, bars: bool) -> Result<u8> {
@@ -273,7 +273,7 @@ fn manual(folder: &Path, format: ManualFormat) -> Result<u8> {
     for (path, (_, text)) in paths.iter().zip(&pages) {
         marked::write(path, mark, text)?;
     }
-    print_line(&terminal::text(&format!("wrote {} pages into `{}`", pages.len(), folder.display())))
+    print_line(&terminal_text(&format!("wrote {} pages into `{}`", pages.len(), folder.display())))
 }
 
 fn tune(

@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-use super::answer::{print_line, report};
-use super::terminal;
+use super::answer::{print_line, report, terminal_text};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::text::{quoted, shell_word};
@@ -52,7 +51,7 @@ pub(super) fn init(cli: &Cli, options: &StarterOptions) -> Result<u8> {
     marked::write(&schema, SCHEMA_MARK, reference::schema_text(&text).as_bytes())?;
     let edit = if inputs.is_empty() { "edit it, then " } else { "" };
     let next = shell_word(&output.display().to_string());
-    print_line(&terminal::text(&format!(
+    print_line(&terminal_text(&format!(
         "wrote `{}` and `{}`; next: {edit}`longsift plan {next}`",
         output.display(),
         schema.display()

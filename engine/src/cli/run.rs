@@ -3,10 +3,10 @@
 use std::io::IsTerminal;
 use std::sync::Arc;
 
-use super::answer::{eprint, print_line, report, report_failure};
+use super::answer::{eprint, print_line, report, report_failure, terminal_text};
 use super::observe::Observers;
 use super::planned::{make_plan_with, plan_options, start_threads};
-use super::{ray, terminal};
+use super::ray;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::base::progress::Progress;
@@ -66,18 +66,15 @@ pub(super) fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8>
             "the output is complete and nothing has changed"
         };
         tracing::info!("nothing to do: {why}");
-        if !cli.quiet && summary.shard.is_none() {
-            eprint(&terminal::text(&output_paths(&plan)));
-        }
     } else if !cli.quiet {
         let output = &plan.spec.pipeline.output;
         let compared = output.compare.iter().map(|formula| formula.name()).collect();
         let column = output.report_by.as_deref().zip(outcome.labels.as_ref());
         let labels = column.map(|(column, shares)| LabelTable { column, compared, shares });
-        eprint(&terminal::text(&closing_table(&summary, &progress.times(), labels.as_ref())));
-        if summary.shard.is_none() {
-            eprint(&terminal::text(&output_paths(&plan)));
-        }
+        eprint(&terminal_text(&closing_table(&summary, &progress.times(), labels.as_ref())));
+    }
+    if !cli.quiet && summary.shard.is_none() {
+        eprint(&terminal_text(&output_paths(&plan)));
     }
     let observed = reporter.observers.ended(Some(&plan), &summary);
     print_summary(arguments, &summary)?;
