@@ -258,7 +258,7 @@ impl Run<'_> {
         if plan.options.scores_from.is_none() {
             reopen::reopen_for_measures(plan, &self.scores, &valid, wanted, true)?;
         }
-        let scored = self.score(valid, wanted)?;
+        let scored = self.score(valid, wanted, true)?;
         self.progress.phase("select", 1);
         let selection = self.progress.timed("score", || {
             select::select(plan, &self.scores, &scored.records, &lock.identity, self.stop)

@@ -56,14 +56,11 @@ pub(super) fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8>
     summary.run_id.clone_from(&arguments.run_id);
     if summary.status == "nothing_to_do" {
         summary.exit_code = arguments.nothing_to_do_exit;
-        let why = if arguments.phase == Phase::Score {
-            "all units of this shard are scored"
-        } else if arguments.phase == Phase::Write {
-            "all units of this shard are written"
-        } else if plan.units.is_empty() {
-            "the input has no rows"
-        } else {
-            "the output is complete and nothing has changed"
+        let why = match arguments.phase {
+            Phase::Score => "all units of this shard are scored",
+            Phase::Write => "all units of this shard are written",
+            _ if plan.units.is_empty() => "the input has no rows",
+            _ => "the output is complete and nothing has changed",
         };
         tracing::info!("nothing to do: {why}");
     } else if !cli.quiet {

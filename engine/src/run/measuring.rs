@@ -39,10 +39,12 @@ impl Run<'_> {
         Ok(opened.weights_digest)
     }
 
+    /// Scores the units without a record. `exclusive`: this process has exclusive access to the run directory.
     pub(super) fn score(
         &mut self,
         valid: Vec<Option<UnitRecord>>,
         wanted: &Fingerprints,
+        exclusive: bool,
     ) -> Result<ScoreTotals> {
         let plan = self.plan;
         let missing: Vec<String> = plan
@@ -66,12 +68,11 @@ impl Run<'_> {
                 .hint("first run the pipeline of that run directory on this input")
                 .into());
         }
-        self.measure(valid, wanted, true)
+        self.measure(valid, wanted, exclusive)
     }
 
-    /// Scores the units without a record, with the plan's devices if a measure needs them. `exclusive`: this process has
-    /// exclusive access to the run directory.
-    pub(super) fn measure(
+    /// Scores the units without a record, with the plan's devices if a measure needs them.
+    fn measure(
         &mut self,
         valid: Vec<Option<UnitRecord>>,
         wanted: &Fingerprints,

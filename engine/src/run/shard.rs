@@ -40,11 +40,7 @@ impl Run<'_> {
         let facts =
             json!({ "shard": shard.to_string(), "units": plan.units.len(), "missing": missing });
         events::append_shared(directory, "shard_started", facts)?;
-        let scored = if missing > 0 {
-            self.measure(valid, &wanted, false)?
-        } else {
-            score::reuse(plan, directory, valid, self.progress)?
-        };
+        let scored = self.score(valid, &wanted, false)?;
         self.check_shared_lock(&lock)?;
         scored.counts.check().map_err(|violation| Diagnostic::error(Blame::Bug, violation))?;
         let status = if scored.units_scored > 0 { "scored" } else { "nothing_to_do" };

@@ -3,8 +3,8 @@
 use std::hint::black_box;
 use std::time::Duration;
 
+use longsift_kernels::bench::Clock;
 use longsift_kernels::recurrence::RecurrenceScan;
-use rustix::time::{ClockId, clock_gettime};
 
 pub use super::compression::LEVEL;
 use super::compression::zlib_bytes;
@@ -81,23 +81,17 @@ impl Contender {
     }
 
     fn round(&mut self, windows: &[(&[u32], &[u8])]) {
-        let start = processor_time();
+        let clock = Clock::start();
         for (ids, text) in windows {
             (self.work)(ids, text);
         }
         self.rounds += 1;
-        self.spent += processor_time().saturating_sub(start);
+        self.spent += Duration::from_secs_f64(clock.seconds());
     }
 
     fn rate(&self, of_a_round: usize) -> f64 {
         f64::from(self.rounds) * of_a_round as f64 / self.spent.as_secs_f64()
     }
-}
-
-/// Returns the processor time of this thread so far.
-fn processor_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 #[cfg(test)]
