@@ -25,22 +25,21 @@ use crate::storage::marked::{self, Mark};
 /// Interval between two writes of the metrics of a running pipeline: the usual interval of a collector.
 const METRICS_INTERVAL: Duration = Duration::from_secs(15);
 
-pub(super) struct Observers {
+pub(super) struct Observers<'a> {
+    arguments: &'a RunArguments,
     pipeline: String,
-    summary: Option<PathBuf>,
-    metrics: Option<PathBuf>,
     live: Option<LiveMetrics>,
     lineage: Option<Lineage>,
 }
 
-impl Observers {
+impl<'a> Observers<'a> {
     /// Creates the observers that the command line and the environment request. The pipeline is named by its file
     /// (`web` for `web.yaml`), so the name is known even if the file cannot be read.
     ///
     /// # Errors
     /// Fails if `--summary-file` cannot be written. The summary of an earlier run is removed, so that it is never
     /// taken for the summary of this run.
-    pub(super) fn from_arguments(arguments: &RunArguments) -> Result<Self> {
+    pub(super) fn from_arguments(arguments: &'a RunArguments) -> Result<Self> {
         for path in arguments.summary_file.iter().chain(&arguments.metrics_textfile) {
             refuse_result_folders(path)?;
         }
@@ -61,9 +60,8 @@ impl Observers {
             (Phase::Score, Some(shard)) => format!("{pipeline}.score.{}", shard.index),
         };
         Ok(Self {
+            arguments,
             pipeline,
-            summary: arguments.summary_file.clone(),
-            metrics: arguments.metrics_textfile.clone(),
             live: None,
             lineage: Lineage::from_environment(&job, arguments.run_id.as_deref()),
         })
@@ -72,7 +70,7 @@ impl Observers {
     /// Notifies the observers that the run starts, and begins to write its metrics. Shards write none, because all of
     /// them would write the same file.
     pub(super) fn started(&mut self, plan: &Plan, progress: &Arc<Progress>) {
-        if let Some(path) = self.metrics.clone().filter(|_| plan.options.shard.is_none()) {
+        if let (Some(path), None) = (self.arguments.metrics_textfile.clone(), plan.options.shard) {
             self.live = Some(LiveMetrics::start(path, &self.pipeline, progress, METRICS_INTERVAL));
         }
         if let Some(lineage) = &self.lineage {
@@ -90,12 +88,12 @@ impl Observers {
         if let Some(lineage) = &self.lineage {
             lineage.ended(plan, summary);
         }
-        if let Some(path) = &self.metrics
+        if let Some(path) = &self.arguments.metrics_textfile
             && let Err(failure) = metrics::write(path, &self.pipeline, summary)
         {
             tracing::warn!("cannot write metrics: {failure}");
         }
-        if let Some(path) = &self.summary {
+        if let Some(path) = &self.arguments.summary_file {
             marked::write(path, SUMMARY, format!("{}\n", summary.to_line()).as_bytes())?;
         }
         Ok(())

@@ -28,7 +28,11 @@ pub(super) fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8>
     let mut reporter = RunReporter { cli, arguments, observers };
     let (plan, options) = match prepare(cli, arguments, &stop) {
         Ok(prepared) => prepared,
-        Err(failure) => return Ok(reporter.failed(&prefer_stopped(failure, &stop))),
+        Err(failure) => {
+            let failure = prefer_stopped(failure, &stop);
+            let summary = Summary::new(failed_status(&failure), String::new());
+            return Ok(reporter.ended(&failure, None, summary));
+        }
     };
     let progress = Arc::new(Progress::new(bars));
     if arguments.engine == Engine::Ray {
@@ -189,16 +193,11 @@ fn check_phase(arguments: &RunArguments) -> Result<()> {
 struct RunReporter<'a> {
     cli: &'a Cli,
     arguments: &'a RunArguments,
-    observers: Observers,
+    observers: Observers<'a>,
 }
 
 impl RunReporter<'_> {
-    /// Reports a failure before there is a plan, and returns the exit code.
-    fn failed(&mut self, failure: &Failure) -> u8 {
-        self.ended(failure, None, Summary::new(failed_status(failure), String::new()))
-    }
-
-    /// Reports a failure with a summary that is already known, and returns the exit code.
+    /// Reports a failure with what is known of the summary, and returns the exit code.
     fn ended(&mut self, failure: &Failure, plan: Option<&Plan>, mut summary: Summary) -> u8 {
         report_failure(self.cli, failure);
         summary.run_id.clone_from(&self.arguments.run_id);

@@ -37,7 +37,7 @@ use crate::report::page::text;
 use crate::report::passages::{self, Passage, PassageSource};
 use crate::run_directory::calibration::{CalibratedGroup, Calibration};
 use crate::run_directory::layout::RunDirectory;
-use crate::run_directory::manifest::{Manifest, not_finished};
+use crate::run_directory::manifest::not_finished;
 use crate::run_directory::scores;
 use crate::run_directory::selected::{self, SelectedRow};
 use crate::score::passes;
@@ -415,7 +415,7 @@ impl Explanation {
             self.notes.push(format!("values that differ from the recorded ones: {names}"));
             self.notes.extend(changes(plan, run, weights)?);
         }
-        self.selected = rank(&run.manifest, &run.directory, &run.scores, &record.unit, key)?;
+        self.selected = rank(run, &record.unit, key)?;
         Ok(())
     }
 }
@@ -456,18 +456,17 @@ fn evidence(
 
 /// Returns the outcome of a sample and its rank, in two passes over the selection.
 fn rank(
-    manifest: &Manifest,
-    run: &RunDirectory,
-    scores: &RunDirectory,
+    run: &FinishedRun,
     unit: &str,
     (row, window): (u64, u32),
 ) -> Result<Option<SelectionOutcome>> {
+    let FinishedRun { directory, manifest, scores } = run;
     let choice = SelectionSettings::from_manifest(manifest, scores)?;
-    let unfinished = || not_finished(run);
-    let calibration: Calibration = run.read_json(&run.calibration())?.ok_or_else(unfinished)?;
+    let calibration: Option<Calibration> = directory.read_json(&directory.calibration())?;
+    let calibration = calibration.ok_or_else(|| not_finished(directory))?;
     let mut outcome = None;
     for part in manifest.selection.iter().filter(|part| part.path.contains(unit)) {
-        selected::read(&run.root.join(&part.path), |sample| {
+        selected::read(&directory.root.join(&part.path), |sample| {
             if sample.input_row == row && sample.window.is_none_or(|index| index == window) {
                 let group =
                     calibration.groups.iter().find(|of| of.value.as_deref() == sample.group);
@@ -490,7 +489,7 @@ fn rank(
     let Some(mut outcome) = outcome else { return Ok(None) };
     let mut above = 0;
     for part in &manifest.selection {
-        selected::read(&run.root.join(&part.path), |sample| {
+        selected::read(&directory.root.join(&part.path), |sample| {
             // Only samples that pass have a percentile.
             if sample.group == outcome.group.as_deref() && sample.percentile.is_some() {
                 outcome.of += 1;

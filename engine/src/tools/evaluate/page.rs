@@ -316,24 +316,15 @@ impl LengthResults {
             vec![name, percent(*before), percent(*after)]
         });
         blocks.push(Block::table(["category", "before", "after"], rows.collect()));
-        let of = |quantiles: &Option<[f64; 3]>| {
-            quantiles.map_or_else(|| "–".to_owned(), |of| of.map(number).join(" / "))
+        let row = |name: &str, both: &[Option<[f64; 3]>; 2], shown: fn(f64) -> String| {
+            let cell = |quantiles: &Option<[f64; 3]>| {
+                quantiles.map_or_else(|| "–".to_owned(), |of| of.map(shown).join(" / "))
+            };
+            vec![name.to_owned(), cell(&both[0]), cell(&both[1])]
         };
-        let tokens = &selection.document_tokens;
-        let whole = |quantiles: &Option<[f64; 3]>| {
-            quantiles.map_or_else(
-                || "–".to_owned(),
-                |of| of.map(|value| count(value.round() as u64)).join(" / "),
-            )
-        };
-        let mut rows =
-            vec![vec!["document tokens".to_owned(), whole(&tokens[0]), whole(&tokens[1])]];
-        rows.extend(
-            selection
-                .statistics
-                .iter()
-                .map(|(name, both)| vec![name.clone(), of(&both[0]), of(&both[1])]),
-        );
+        let whole = |value: f64| count(value.round() as u64);
+        let mut rows = vec![row("document tokens", &selection.document_tokens, whole)];
+        rows.extend(selection.statistics.iter().map(|(name, both)| row(name, both, number)));
         blocks.push(Block::table(["5 / 50 / 95 %", "before", "after"], rows));
         blocks
     }
