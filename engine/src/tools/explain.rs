@@ -211,11 +211,8 @@ pub(crate) fn explain(
     if let Some(run) = &run {
         found.compare(plan, run, weights)?;
     }
-    let bytes = text.as_deref().zip(cut.ends.as_ref()).map(|(text, ends)| {
-        let (start, end) = (window.token_start as usize, window.token_end as usize);
-        &text[ends.byte_range(start, end, text.len())]
-    });
-    found.guards = found.guarded(plan, &ids, bytes);
+    let text = text.as_deref().zip(cut.bytes_of(&window)).map(|(text, bytes)| &text[bytes]);
+    found.guards = found.guarded(plan, &ids, text);
     Ok(found)
 }
 

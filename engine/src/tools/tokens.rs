@@ -56,8 +56,7 @@ pub fn print(
                     return Ok(());
                 };
                 for window in &cut.windows {
-                    let tokens = &cut.ids[window.token_start as usize..window.token_end as usize];
-                    let ids = plan.bos.prepend_to(tokens);
+                    let ids = plan.bos.prepend_to(cut.ids_of(window));
                     let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
                     line["window"] = json!(window.index);
                     line["token_start"] = json!(window.token_start);
