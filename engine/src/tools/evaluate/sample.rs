@@ -115,10 +115,6 @@ struct OpenCategory {
 }
 
 impl OpenCategory {
-    fn for_first_pass() -> Self {
-        Self { max: FIRST_PASS_IDS, ..Self::default() }
-    }
-
     fn offer(&mut self, key: SortKey, row: InputRow) {
         if self.floor.as_ref().is_some_and(|floor| key <= *floor) {
             return;
@@ -157,7 +153,8 @@ pub(crate) fn find(plan: &Plan, wanted: &SampleOptions, stop: &Stop) -> Result<E
                         return;
                     }
                 }
-                open.entry(category).or_insert_with(OpenCategory::for_first_pass).offer(key, row);
+                let new = || OpenCategory { max: FIRST_PASS_IDS, ..OpenCategory::default() };
+                open.entry(category).or_insert_with(new).offer(key, row);
             } else if let Some(of) = open.get_mut(&category) {
                 of.offer(key, row);
             }
@@ -203,18 +200,14 @@ impl Categories {
             return None;
         }
         let (_, out) = self.kept.pop_last().expect("one too many");
-        self.note(&out);
-        Some(out)
-    }
-
-    fn note(&mut self, name: &str) {
-        self.out.insert(name.to_owned());
+        self.out.insert(out.clone());
         if self.out.len() > MAX_COUNTED {
             self.out.pop_last();
             self.left_out.at_least = true;
         }
         self.left_out.number = self.out.len() as u64;
         self.left_out.names = self.out.iter().take(MAX_LISTED).cloned().collect();
+        Some(out)
     }
 }
 
@@ -309,7 +302,7 @@ fn read_candidates(
             .into_par_iter()
             .map(|(id, (_, row, content))| {
                 let encoded = encode(plan, row, content)?;
-                Ok(encoded.map(|of| SampledDocument { id, row, tokens: of.ids.len() }))
+                Ok(encoded.map(|(ids, _)| SampledDocument { id, row, tokens: ids.len() }))
             })
             .collect();
         for found in counted {
@@ -344,9 +337,7 @@ pub(crate) fn read(
     let mut documents = Vec::new();
     for batch in found.chunks(DOCUMENTS_PER_BATCH) {
         let read = read_batch(plan, batch, stop)?;
-        documents.extend(
-            read.into_iter().map(|of| EvaluatedDocument { id: of.id, ids: of.encoded.ids }),
-        );
+        documents.extend(read.into_iter().map(|of| EvaluatedDocument { id: of.id, ids: of.ids }));
     }
     Ok(documents)
 }
@@ -355,25 +346,24 @@ pub(crate) struct NaturalDocument {
     pub(crate) id: String,
     /// Value of `score.within`; `None` if null or not set.
     pub(crate) group: Option<String>,
-    encoded: Encoded,
+    /// Token ids without BOS.
+    ids: Vec<u32>,
+    text: TokenizedText,
 }
 
-/// Token ids without BOS, and the text; the text is `None` for pre-tokenised documents.
-struct Encoded {
-    ids: Vec<u32>,
-    text: Option<(DocumentText, EncodedText)>,
-}
+/// Text of a document with the ends of its tokens; `None` for pre-tokenised documents.
+type TokenizedText = Option<(DocumentText, EncodedText)>;
 
 impl NaturalDocument {
     /// Returns the window of `tokens` tokens from `start`; if `with_text`, with its slice of the text.
     pub(crate) fn window(&self, start: usize, tokens: usize, with_text: bool) -> WindowContent {
         let end = start + tokens;
-        let slice = self.encoded.text.as_ref().filter(|_| with_text).map(|(text, ends)| {
+        let slice = self.text.as_ref().filter(|_| with_text).map(|(text, ends)| {
             let of = ends.byte_range(start, end, text.len());
             let half = ends.byte_range(start + tokens / 2, end, text.len()).start - of.start;
             Slice { bytes: text.as_bytes()[of].to_vec(), half }
         });
-        WindowContent { ids: self.encoded.ids[start..end].to_vec(), slice }
+        WindowContent { ids: self.ids[start..end].to_vec(), slice }
     }
 }
 
@@ -404,8 +394,8 @@ pub(crate) fn read_batch(
                 return Err(changed(plan, found.row));
             };
             match encode(plan, found.row, content)? {
-                Some(encoded) if encoded.ids.len() == found.tokens => {
-                    Ok(NaturalDocument { id: found.id.clone(), group, encoded })
+                Some((ids, text)) if ids.len() == found.tokens => {
+                    Ok(NaturalDocument { id: found.id.clone(), group, ids, text })
                 }
                 _ => Err(changed(plan, found.row)),
             }
@@ -460,15 +450,19 @@ fn sort_key(wanted: &SampleOptions, id: String) -> SortKey {
     (mix(key(wanted.seed, &["document", &id])), id)
 }
 
-/// Tokenises a document; `None` if a run would quarantine it.
-fn encode(plan: &Plan, row: InputRow, content: DocumentContent) -> Result<Option<Encoded>> {
+/// Tokenises a document and returns its token ids and its text; `None` if a run would quarantine it.
+fn encode(
+    plan: &Plan,
+    row: InputRow,
+    content: DocumentContent,
+) -> Result<Option<(Vec<u32>, TokenizedText)>> {
     let text = match content {
-        DocumentContent::Tokens(ids) => return Ok(Some(Encoded { ids, text: None })),
+        DocumentContent::Tokens(ids) => return Ok(Some((ids, None))),
         DocumentContent::Text(text) => text,
     };
     let encoded = tokenize(plan, place(plan, row), &text).map_err(|endless| *endless)?;
     Ok(encoded.ok().map(|mut encoded| {
         let ids = std::mem::take(&mut encoded.ids);
-        Encoded { ids, text: Some((text, encoded)) }
+        (ids, Some((text, encoded)))
     }))
 }
