@@ -49,10 +49,8 @@ struct ExplainedStatistic {
     unit: String,
     doc: String,
     /// Value measured now; null if the measure was not repeated.
-    #[serde(serialize_with = "plain")]
     now: Value,
     /// Value in the score table of the run; null without a run.
-    #[serde(serialize_with = "plain")]
     recorded: Value,
 }
 
@@ -547,19 +545,6 @@ impl Explanation {
             .as_ref()
             .map_or(String::new(), |name| format!("; score limited by {name}"));
         Some(format!("{fate}; {score}{rank}{weakest}"))
-    }
-}
-
-/// Serializes a value as plain JSON.
-fn plain<S: serde::Serializer>(
-    value: &Value,
-    serializer: S,
-) -> std::result::Result<S::Ok, S::Error> {
-    match value {
-        Value::Null => serializer.serialize_none(),
-        Value::Number(number) => serializer.serialize_f64(*number),
-        Value::Count(number) => serializer.serialize_u64(*number),
-        Value::Numbers(numbers) => numbers.serialize(serializer),
     }
 }
 

@@ -78,8 +78,9 @@ pub enum Orientation {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figures(pub Vec<Value>);
 
-/// Value of a statistic for one window.
-#[derive(Clone, Debug, PartialEq)]
+/// Value of a statistic for one window; in JSON a null, a number or a list.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
 pub enum Value {
     /// No value: undefined for this window.
     Null,
