@@ -44,8 +44,6 @@ pub use finished::finished;
 /// Options of the command line for a run.
 #[derive(Clone, Debug, Default)]
 pub struct RunOptions {
-    /// Whether to start from scratch. Earlier results stay until the new selection is committed.
-    pub fresh: bool,
     /// Pipeline file whose lock the run must match (`--locked`).
     pub locked: Option<PathBuf>,
     pub phase: Phase,
@@ -169,7 +167,7 @@ pub fn run(
     events::cut_torn_line(directory)?;
     match commit::replay(directory, &run_lock) {
         // A fresh start replaces everything that the record refers to.
-        Err(failure) if options.fresh && failure.exit_code() == error::DATA => {
+        Err(failure) if plan.options.fresh && failure.exit_code() == error::DATA => {
             run.is_intent_damaged = true;
         }
         replayed => drop(replayed?),
@@ -193,8 +191,8 @@ impl Run<'_> {
     /// Runs all phases with exclusive access: score → select → write → commit. Skips phases that are already done.
     fn all_phases(&mut self, options: &RunOptions, run_lock: &RunLock) -> Result<RunOutcome> {
         let plan = self.plan;
-        self.ours = data_files(self.directory, options.fresh)?;
-        refuse_foreign_data(self.directory, &self.ours, options.fresh)?;
+        self.ours = data_files(self.directory, plan.options.fresh)?;
+        refuse_foreign_data(self.directory, &self.ours, plan.options.fresh)?;
         card_name(plan)?;
         refuse_unreadable_input(plan)?;
         // An increment without new files has nothing to filter. Any other input without rows is processed as usual.
@@ -204,7 +202,7 @@ impl Run<'_> {
         }
         let directory = self.directory;
         // Nothing is written if the existing result is up to date.
-        let may_be_done = !options.fresh && directory.is_finished()?;
+        let may_be_done = !plan.options.fresh && directory.is_finished()?;
         if !may_be_done {
             plan.check_output()?;
         }

@@ -118,7 +118,6 @@ fn prepare(cli: &Cli, arguments: &RunArguments, stop: &Stop) -> Result<(Plan, Ru
     // Writing a shard requires the selection from all units.
     let write_shard = plan_options.shard.take_if(|_| arguments.phase == Phase::Write);
     let options = RunOptions {
-        fresh: arguments.fresh,
         locked,
         phase: arguments.phase,
         only_quarantined: arguments.only_quarantined,

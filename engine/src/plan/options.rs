@@ -32,7 +32,8 @@ pub struct PlanOptions {
     pub offline: bool,
     /// Commits of hub references from a lock, in place of those of the run directory.
     pub pins: BTreeMap<String, String>,
-    /// Whether to ignore all results and commits of the run directory.
+    /// Whether to start from scratch and ignore all results and commits of the run directory. Its results stay until a new
+    /// selection is committed.
     pub fresh: bool,
     /// Ends downloads.
     pub stop: Stop,

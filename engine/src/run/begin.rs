@@ -57,13 +57,13 @@ impl Run<'_> {
         let fresh = self.directory.fresh();
         if self.plan.options.scores_from.is_some() {
             let is_own = self.scores.absolute() == self.directory.absolute();
-            if options.fresh && is_own {
+            if self.plan.options.fresh && is_own {
                 let message = "`--fresh` excludes `--scores-from` with the same run directory";
                 return Err(Diagnostic::error(Blame::Pipeline, message)
                     .hint("omit `--fresh` to select from the scores of this run directory again")
                     .into());
             }
-        } else if options.fresh {
+        } else if self.plan.options.fresh {
             self.directory.remove_fresh()?;
             fresh.prepare()?;
             self.scores = fresh;
@@ -82,7 +82,7 @@ impl Run<'_> {
     /// lock, from the machines that scored.
     pub(super) fn digests(&mut self, options: &RunOptions) -> Result<Digests> {
         let before = match PipelineLock::read(&self.scores.lock_file()) {
-            Err(_) if options.fresh => None,
+            Err(_) if self.plan.options.fresh => None,
             read => read?,
         };
         let selects = matches!(options.phase, Phase::Select | Phase::Write);
