@@ -272,15 +272,10 @@ impl DocumentBlocks {
         starts: &[Option<usize>],
     ) -> Result<Self> {
         let tokens = encoded.ids.len();
-        let first_byte = |token: usize| encoded.byte_range(token, token + 1, text.len()).start;
-        // Returns the first token at or after a byte; tokens begin at ascending bytes.
+        // Returns the first token that begins at or after a byte: a token begins where the one before it ends.
         let token_at = |byte: usize| {
-            let (mut low, mut high) = (0, tokens);
-            while low < high {
-                let middle = usize::midpoint(low, high);
-                if first_byte(middle) < byte { low = middle + 1 } else { high = middle }
-            }
-            low
+            let ends_before = encoded.ends.partition_point(|end| (*end as usize) < byte);
+            if byte == 0 { 0 } else { (ends_before + 1).min(tokens) }
         };
         let mut notes = Vec::new();
         let mut begins: Vec<(usize, String)> = Vec::new();

@@ -138,12 +138,10 @@ impl Explanation {
         else {
             return Vec::new();
         };
-        let weakest = |name: &str| {
-            if outcome.weakest.as_deref() == Some(name) { "limits the score" } else { "" }
-        };
         let rows = outcome.terms.iter().map(|term| {
-            let remark = weakest(&term.statistic).to_owned();
-            vec![term.statistic.clone(), format!("{:.6}", term.value), remark]
+            let is_weakest = outcome.weakest.as_ref() == Some(&term.statistic);
+            let remark = if is_weakest { "limits the score" } else { "" };
+            vec![term.statistic.clone(), format!("{:.6}", term.value), remark.to_owned()]
         });
         let header = ["term", "weighted value", ""];
         vec![Block::table(header, rows.collect()), Block::Heading("All statistics".to_owned())]
