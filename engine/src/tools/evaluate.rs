@@ -21,7 +21,7 @@ mod selection;
 mod statistics;
 mod windows;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -176,15 +176,12 @@ pub fn with_evaluator<T>(
 
 fn wanted(plan: &Plan, options: &EvaluateOptions) -> SampleOptions {
     let whole = plan.spec.tokenize().window_tokens as usize;
-    let mut lengths: Vec<usize> = match &options.windows[..] {
-        [] => vec![whole / 4, whole],
+    let lengths: BTreeSet<usize> = match &options.windows[..] {
+        [] => [whole / 4, whole].into(),
         windows => windows.iter().map(|tokens| *tokens as usize).collect(),
     };
-    lengths.sort_unstable();
-    lengths.dedup();
-    lengths.retain(|tokens| *tokens > 0);
     SampleOptions {
-        lengths,
+        lengths: lengths.into_iter().filter(|tokens| *tokens > 0).collect(),
         documents: options.documents_per_category as usize,
         categories: options.max_categories as usize,
         seed: options.seed,

@@ -1,6 +1,6 @@
 //! Charts of benchmark results, as one SVG or on a page with a table of all values.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use askama::Template;
 
@@ -126,9 +126,8 @@ impl<'a> ChartPanel<'a> {
     /// Splits into panels of at most [`MAX_LINES`] lines.
     fn split(self) -> Vec<Self> {
         let Self { group, unit, at_unit, figures } = self;
-        let mut series: Vec<&str> = figures.iter().map(|figure| figure.series.as_str()).collect();
-        series.sort_unstable();
-        series.dedup();
+        let series: BTreeSet<&str> = figures.iter().map(|figure| figure.series.as_str()).collect();
+        let series: Vec<&str> = series.into_iter().collect();
         let of = |some: &[&str]| {
             let own = figures.iter().copied();
             let own: Vec<&'a Measurement> =

@@ -1,5 +1,7 @@
 //! Evaluation of the attention heads of a whole model: the ladder and the pairs of `evaluate`, for one head at a time.
 
+use std::collections::BTreeSet;
+
 use longsift_stages::contract::{Figures, Kind};
 use longsift_stages::{LanguageModel, StageSettings};
 use schemars::JsonSchema;
@@ -87,10 +89,7 @@ impl HeadResults {
     /// Returns the layers and heads with results, ascending, and for a kind the values by layer and head.
     pub(crate) fn cells(&self, kind: &str) -> (Vec<u32>, Vec<u32>, Vec<Vec<Option<f64>>>) {
         let sorted = |number: fn(&HeadFigures) -> u32| {
-            let mut numbers: Vec<u32> = self.heads.iter().map(number).collect();
-            numbers.sort_unstable();
-            numbers.dedup();
-            numbers
+            self.heads.iter().map(number).collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>()
         };
         let (layers, heads) = (sorted(|of| of.layer), sorted(|of| of.head));
         let cell = |layer: u32, head: u32| {
