@@ -323,7 +323,7 @@ impl Evaluator<'_> {
 
     /// Builds and measures the windows of a category.
     fn measure(&mut self, category: &Category<'_>, length: &mut ConstructedLength) -> Result<()> {
-        let ConstructedLength { measured, heads, hashes, document_tokens, .. } = length;
+        let ConstructedLength { measured, heads, hashes, document_tokens } = length;
         let (names, asked) = (self.kinds, self.heads);
         let is_wanted = |kind: &WindowKind| names.contains(&kind.name);
         let built = windows::windows(category, measured.tokens, self.options.seed, is_wanted);

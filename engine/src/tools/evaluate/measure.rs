@@ -166,10 +166,10 @@ impl<'a> Measurer<'a> {
                 continue;
             }
             let mut missing = Vec::new();
-            for (index, key) in keys.iter().enumerate() {
+            for (index, (key, window)) in keys.iter().zip(windows).enumerate() {
                 match self.finished.get(&(*key, measure_index)).filter(|_| !self.only_timed) {
                     Some(known) => figures[index][usize::from(measure_index)] = Some(known.clone()),
-                    None => missing.push(index),
+                    None => missing.push((index, window)),
                 }
             }
             if missing.is_empty() {
@@ -183,22 +183,21 @@ impl<'a> Measurer<'a> {
                 Ok(())
             };
             if let Some(program) = asked {
-                self.run_program(program, measure, &missing, windows, &mut keep)?;
+                self.run_program(program, measure, &missing, &mut keep)?;
             } else if needs.evidence.is_empty() {
-                let taken = self.measure_on_processor(measure, &missing, windows);
+                let taken = self.measure_on_processor(measure, &missing);
                 let mut all = missing.into_iter().zip(taken);
-                all.try_for_each(|(index, taken)| keep(self, index, taken))?;
+                all.try_for_each(|((index, _), taken)| keep(self, index, taken))?;
             } else if let Some(model) =
                 self.models.iter().find(|model| model.measure_index == measure_index)
             {
-                let ids: Vec<&[u32]> =
-                    missing.iter().map(|index| &windows[*index].ids[..]).collect();
+                let ids: Vec<&[u32]> = missing.iter().map(|(_, window)| &window.ids[..]).collect();
                 model.run(measure, &ids, &mut |result| match result {
-                    Some((position, taken)) => keep(self, missing[position], taken),
+                    Some((position, taken)) => keep(self, missing[position].0, taken),
                     None => self.stop.check(),
                 })?;
             } else {
-                self.on_devices(measure, &missing, windows, &mut keep)?;
+                self.on_devices(measure, &missing, &mut keep)?;
             }
             let took = &mut self.took[usize::from(measure_index)];
             *took = (took.0 + started.elapsed(), took.1 + number);
@@ -232,13 +231,11 @@ impl<'a> Measurer<'a> {
     fn measure_on_processor(
         &self,
         measure: &dyn Measure,
-        missing: &[usize],
-        windows: &[WindowContent],
+        missing: &[(usize, &WindowContent)],
     ) -> Vec<Measured> {
         let needs = measure.needs();
         let needs_text = needs.window_text || needs.document_text;
-        let one = |index: &usize| {
-            let window = &windows[*index];
+        let one = |(_, window): &(usize, &WindowContent)| {
             let ids = &window.ids;
             let text = if needs_text { window.text(self.bytes) } else { None };
             let (text, text_half) = match &text {
@@ -260,12 +257,10 @@ impl<'a> Measurer<'a> {
         &mut self,
         program: &Program,
         measure: &dyn Measure,
-        missing: &[usize],
-        windows: &[WindowContent],
+        missing: &[(usize, &WindowContent)],
         keep: &mut dyn FnMut(&mut Self, usize, Measured) -> Result<()>,
     ) -> Result<()> {
-        let question = |index: &usize| {
-            let window = &windows[*index];
+        let questions = missing.iter().map(|(index, window)| {
             let text = if program.reads_text { window.text(self.bytes) } else { None };
             let content = match text {
                 Some((text, _)) => {
@@ -274,11 +269,11 @@ impl<'a> Measurer<'a> {
                 None => QuestionContent::Ids((&window.ids).into()),
             };
             Question { row: *index as u64, window: 0, content }
-        };
-        let questions: Vec<Question<'_>> = missing.iter().map(question).collect();
+        });
+        let questions: Vec<Question<'_>> = questions.collect();
         self.programs.query(program, &questions, &mut |answer| match answer {
             Some((position, answer)) => {
-                keep(self, missing[position], figures_from_answer(measure, answer))
+                keep(self, missing[position].0, figures_from_answer(measure, answer))
             }
             None => self.journal.sync_if_due(Instant::now()),
         })
@@ -288,8 +283,7 @@ impl<'a> Measurer<'a> {
     fn on_devices(
         &mut self,
         measure: &dyn Measure,
-        missing: &[usize],
-        windows: &[WindowContent],
+        missing: &[(usize, &WindowContent)],
         keep: &mut dyn FnMut(&mut Self, usize, Measured) -> Result<()>,
     ) -> Result<()> {
         let needs = measure.needs();
@@ -300,8 +294,8 @@ impl<'a> Measurer<'a> {
         };
         let vocabulary = attention.model.spec().vocabulary_size;
         let mut submitted = HashMap::new();
-        for index in missing {
-            match request.window(windows[*index].ids.clone(), vocabulary) {
+        for (index, window) in missing {
+            match request.window(window.ids.clone(), vocabulary) {
                 Ok(window) => {
                     submitted.insert(scheduler.submit(window), *index);
                 }
