@@ -129,11 +129,13 @@ impl Run<'_> {
         let state = self.begin(options)?;
         let (lock, valid) = (state.lock, state.valid);
         refuse_missing(plan, &valid, &state.wanted)?;
-        let mut summary = self.base_summary("nothing_to_do");
-        summary.rows_in = own.iter().map(|&unit| plan.units[unit].rows).sum();
         if finished(plan, &lock.identity, &valid)?.is_some() {
             shard.units_reused = shard.units;
-            return Ok(RunOutcome::new(Summary { shard: Some(shard), ..summary }));
+            return Ok(RunOutcome::new(Summary {
+                rows_in: own.iter().map(|&unit| plan.units[unit].rows).sum(),
+                shard: Some(shard),
+                ..self.base_summary("nothing_to_do")
+            }));
         }
         plan.check_output()?;
         let scored = score::reuse(plan, &self.scores, valid, self.progress)?;
@@ -144,22 +146,16 @@ impl Run<'_> {
         let fingerprint = selection_fingerprint(plan, &lock.identity, &scored.records);
         let writer = self.writer(&scored.records, &selection, &fingerprint);
         let done = writer.write_shard(own_shard, |_| self.progress.step())?;
-        (shard.units, summary.rows_in) = (done.written + done.before, done.rows);
+        shard.units = done.written + done.before;
         (shard.units_written, shard.units_reused) = (done.written, done.before);
         if let Some(borrowed) = &self.borrowed {
             borrowed.check()?;
         }
         events::append_shared(self.directory, "shard_written", json!({ "shard": shard }))?;
-        if done.written > 0 {
-            "written".clone_into(&mut summary.status);
-        }
-        let now = self.base_summary(&summary.status);
-        (summary.seconds, summary.peak_memory_bytes) = (now.seconds, now.peak_memory_bytes);
-        summary.peak_memory_by_phase = now.peak_memory_by_phase;
+        let status = if done.written > 0 { "written" } else { "nothing_to_do" };
+        let mut summary =
+            Summary { rows_in: done.rows, shard: Some(shard), ..self.base_summary(status) };
         note_kept(&mut summary, &done.outcomes);
-        Ok(RunOutcome {
-            warnings: selection.warnings,
-            ..RunOutcome::new(Summary { shard: Some(shard), ..summary })
-        })
+        Ok(RunOutcome { warnings: selection.warnings, ..RunOutcome::new(summary) })
     }
 }
