@@ -1,7 +1,6 @@
 //! `longsift devices`: one survey of the devices, or one every few seconds.
 
 use std::io::{IsTerminal, Write};
-use std::path::Path;
 
 use super::answer::{answer, check_output_paths, watch};
 use crate::base::error::Result;
@@ -18,8 +17,7 @@ pub(super) fn devices(arguments: &DevicesArguments) -> Result<u8> {
         (arguments.csv.as_deref(), Mark::Start(CSV_HEADER)),
     ])?;
     if !arguments.watch {
-        let survey = poll(arguments)?;
-        return answer(arguments.format, &survey);
+        return answer(arguments.format, &poll(arguments)?);
     }
     let clear = if std::io::stdout().is_terminal() { "\x1b[H\x1b[2J" } else { "" };
     let mut monitor = Monitor::default();
@@ -33,19 +31,15 @@ pub(super) fn devices(arguments: &DevicesArguments) -> Result<u8> {
     })
 }
 
+/// Surveys the devices, and appends the result to the CSV file, after a header if the file is empty.
 fn poll(arguments: &DevicesArguments) -> Result<Survey> {
     let survey = Survey::now(arguments.headroom_fraction);
     if let Some(path) = &arguments.csv {
-        append(path, &survey.csv())?;
+        let length = files::size(path)?.unwrap_or(0);
+        let mut file = files::open_for_append(path, length)?;
+        let header = if length == 0 { CSV_HEADER } else { "" };
+        let lines = format!("{header}{}", survey.csv());
+        file.write_all(lines.as_bytes()).map_err(error::failed("write", path))?;
     }
     Ok(survey)
-}
-
-/// Appends lines to a CSV file, after a header if the file is empty.
-fn append(path: &Path, lines: &str) -> Result<()> {
-    let length = files::size(path)?.unwrap_or(0);
-    let mut file = files::open_for_append(path, length)?;
-    let header = if length == 0 { CSV_HEADER } else { "" };
-    file.write_all(format!("{header}{lines}").as_bytes()).map_err(error::failed("write", path))?;
-    Ok(())
 }
