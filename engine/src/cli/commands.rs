@@ -182,17 +182,13 @@ fn write_lock(cli: &Cli, arguments: &PlanArguments) -> Result<u8> {
     marked::check(&path, PipelineLock::MARK)?;
     start_threads(arguments)?;
     let plan = make_plan(cli, arguments)?;
-    let weights = match &plan.attention {
-        None => None,
-        Some(attention) => {
-            let folder = &plan.cache_folder;
-            let known = longsift_stages::model::known_weights_digest(&attention.model, folder);
-            Some(match known {
-                Some(weights) => weights,
-                None => plan.open_table(attention, &|_, _| {})?.weights_digest,
-            })
+    let weights = plan.attention.as_ref().map(|attention| -> Result<String> {
+        match longsift_stages::model::known_weights_digest(&attention.model, &plan.cache_folder) {
+            Some(weights) => Ok(weights),
+            None => Ok(plan.open_table(attention, &|_, _| {})?.weights_digest),
         }
-    };
+    });
+    let weights = weights.transpose()?;
     let whole = whole_model_digests(&plan.whole_models, &BTreeMap::new(), &plan.options.stop)?;
     lock::lock(&plan, &Digests::new(&plan, weights, whole)?).write_next_to(&path)?;
     print_line(&terminal_text(&format!("wrote `{}`", path.display())))

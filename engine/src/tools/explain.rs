@@ -186,14 +186,11 @@ pub(crate) fn explain(
         pieces: pieces(&cut, &window, text.as_deref(), bos),
         ..Explanation::default()
     };
-    let (layer, weights) = match &plan.attention {
-        Some(attention) => {
-            let opened = plan.open_table(attention, &|_, _| {})?;
-            let layer = attention.first_layer(opened.table, ids.len());
-            (Some((attention, layer)), Some(opened.weights_digest))
-        }
-        None => (None, None),
-    };
+    let opened = plan.attention.as_ref().map(|attention| -> Result<_> {
+        let opened = plan.open_table(attention, &|_, _| {})?;
+        Ok(((attention, attention.first_layer(opened.table, ids.len())), opened.weights_digest))
+    });
+    let (layer, weights) = opened.transpose()?.unzip();
     found.measure(plan, &cut, &window, &ids, layer.as_ref().map(|(of, layer)| (*of, layer)))?;
     if let Some((attention, layer)) = &layer {
         found.measure_far_attention(attention, layer, &ids);
