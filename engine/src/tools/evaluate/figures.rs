@@ -128,44 +128,38 @@ fn pairs(sorted: &[LadderEntry], counts: &DocumentCounts) -> (u64, u64) {
     (wins_doubled, whole * mixed)
 }
 
-/// Pairs of windows made of the same base: how often the first ranks higher. By pair, twice the wins of the first window, and its
-/// location.
-#[derive(Clone, Debug)]
-pub(crate) struct PairWins(Vec<(u64, WindowOrigin)>);
-
-impl PairWins {
-    /// Pairs the windows of kind `first` with those of kind `second` of the same base, if both have a value.
-    pub(crate) fn new(
-        origins: &[WindowOrigin],
-        values: &Values,
-        first: &str,
-        second: &str,
-    ) -> Self {
-        // Windows of the same base are consecutive.
-        let mut windows = origins.iter().zip(values).collect::<Vec<_>>();
-        let mut pairs = Vec::new();
-        for base in windows.chunk_by_mut(|(a, _), (b, _)| a.same_base(b)) {
-            let of = |name: &str| {
-                base.iter()
-                    .find(|(origin, _)| origin.kind().name == name)
-                    .and_then(|(origin, value)| Some((**origin, (**value)?)))
-            };
-            if let (Some((origin, a)), Some((_, b))) = (of(first), of(second)) {
-                pairs.push((wins_doubled(a, b), origin));
-            }
-        }
-        Self(pairs)
-    }
-
-    /// Returns the share of pairs that the first wins; draws count half, and pairs are weighted by their document's
-    /// count.
-    pub(crate) fn share(&self, counts: &DocumentCounts) -> Option<f64> {
-        let add = |(wins, pairs), (won, origin): &(u64, WindowOrigin)| {
-            let count = counts.count(origin);
-            (wins + won * count, pairs + count)
+/// Pairs the windows of kind `first` with those of kind `second` of the same base, if both have a value. Returns the origin of
+/// the first, and both values.
+pub(crate) fn pairs_of_kinds(
+    origins: &[WindowOrigin],
+    values: &Values,
+    first: &str,
+    second: &str,
+) -> Vec<(WindowOrigin, (f64, f64))> {
+    let windows: Vec<(&WindowOrigin, &Option<f64>)> = origins.iter().zip(values).collect();
+    // Windows of the same base are consecutive.
+    let bases = windows.chunk_by(|(a, _), (b, _)| a.same_base(b));
+    let pair = |base: &[(&WindowOrigin, &Option<f64>)]| {
+        let of = |name: &str| {
+            let (origin, value) = base.iter().find(|(origin, _)| origin.kind().name == name)?;
+            Some((**origin, (**value)?))
         };
-        share(self.0.iter().fold((0, 0), add))
-    }
+        let ((origin, a), (_, b)) = (of(first)?, of(second)?);
+        Some((origin, (a, b)))
+    };
+    bases.filter_map(pair).collect()
+}
+
+/// Returns the share of pairs of windows that the first wins; draws count half, and pairs are weighted by their document's count.
+pub(crate) fn share_of_wins(
+    pairs: &[(WindowOrigin, (f64, f64))],
+    counts: &DocumentCounts,
+) -> Option<f64> {
+    let add = |(wins, pairs), (origin, (a, b)): &(WindowOrigin, (f64, f64))| {
+        let count = counts.count(origin);
+        (wins + wins_doubled(*a, *b) * count, pairs + count)
+    };
+    share(pairs.iter().fold((0, 0), add))
 }
 
 /// The top fifth of a pool of one real to five other windows, with its share of real windows. The pool of each category is sorted

@@ -8,10 +8,9 @@ use serde::Serialize;
 use super::constructions::{KINDS, KindRole, Pool};
 use super::figures::agreement::{category_variance, inside_categories, quantiles, spearman};
 use super::figures::bootstrap::Bootstrap;
-use super::figures::{IntervalEstimate, Ladder, PairWins, TopFifth, Values};
+use super::figures::{IntervalEstimate, Ladder, TopFifth, Values, pairs_of_kinds, share_of_wins};
 use super::matrix::Cell;
 use super::statistics::{MeasuredWindows, OrientedStatistic};
-use super::windows::WindowOrigin;
 
 /// Kind whose ladder is reported by category.
 const KIND_BY_CATEGORY: &str = "pieces_8";
@@ -119,8 +118,8 @@ impl ResultInput<'_> {
     }
 
     fn paired(&self, values: &Values, pair: Pair) -> IntervalEstimate {
-        let paired = PairWins::new(&self.measured.origins, values, pair.first, pair.second);
-        self.bootstrap.figure(|counts| paired.share(counts))
+        let pairs = pairs_of_kinds(&self.measured.origins, values, pair.first, pair.second);
+        self.bootstrap.figure(|counts| share_of_wins(&pairs, counts))
     }
 
     fn top_fifth(&self, pool: Pool, statistic: &OrientedStatistic) -> TopFifthShares {
@@ -147,21 +146,8 @@ impl ResultInput<'_> {
         let (origins, categories) = (&self.measured.origins, self.measured.categories.len());
         let of = |window: usize| values[window];
         let length = |window: usize| Some(self.document_tokens[window] as f64);
-        let shuffled: Vec<(f64, f64)> = origins
-            .chunk_by(WindowOrigin::same_base)
-            .scan(0, |first, base| {
-                let start = *first;
-                *first += base.len();
-                Some((start, base))
-            })
-            .filter_map(|(start, base)| {
-                let of = |role: KindRole| {
-                    let index = base.iter().position(|origin| origin.kind().role == role)?;
-                    values[start + index]
-                };
-                Some((of(KindRole::Whole)?, of(KindRole::Tokens)?))
-            })
-            .collect();
+        let shuffled = pairs_of_kinds(origins, values, "whole", "token_shuffle").into_iter();
+        let shuffled: Vec<(f64, f64)> = shuffled.map(|(_, values)| values).collect();
         Confounders {
             category_variance: category_variance(origins, values, categories),
             length_spearman: inside_categories(origins, categories, of, length),

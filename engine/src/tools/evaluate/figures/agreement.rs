@@ -60,24 +60,21 @@ pub(crate) fn category_variance(
     values: &Values,
     categories: usize,
 ) -> Option<f64> {
-    let mut by_category = vec![Vec::new(); categories];
+    let mut by_category: Vec<Vec<f64>> = vec![Vec::new(); categories];
     for (origin, value) in origins.iter().zip(values) {
         if let Some(value) = value.filter(|_| origin.is_whole()) {
             by_category[origin.category].push(value);
         }
     }
-    let mean_of = |values: &mut dyn Iterator<Item = f64>| {
-        let (sum, number) =
-            values.fold((0.0, 0_u64), |(sum, number), value| (sum + value, number + 1));
-        sum / number as f64
-    };
-    let mean = mean_of(&mut by_category.iter().flatten().copied());
+    let mean_of = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    let values = by_category.concat();
+    let mean = mean_of(&values);
     let square = |value: f64| (value - mean) * (value - mean);
-    let all: f64 = by_category.iter().flatten().map(|value| square(*value)).sum();
+    let all: f64 = values.iter().map(|value| square(*value)).sum();
     let between: f64 = by_category
         .iter()
         .filter(|values| !values.is_empty())
-        .map(|values| values.len() as f64 * square(mean_of(&mut values.iter().copied())))
+        .map(|values| values.len() as f64 * square(mean_of(values)))
         .sum();
     (all > 0.0).then(|| between / all)
 }

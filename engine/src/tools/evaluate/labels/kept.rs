@@ -65,16 +65,16 @@ impl LabelledWindows<'_> {
     /// Keeps each of [`FRACTIONS`] by `values`, among the windows that `passes` admits.
     pub(crate) fn kept(&self, values: &Values, passes: Option<&[bool]>) -> Vec<KeptShare> {
         let ranking = ranked(values);
-        let figures = self.bootstrap.figures(|counts| {
-            let weights = self.weights(counts);
-            let taken = self.taken(&ranking, passes, counts, &weights);
-            taken.iter().map(|kept| self.real_share(kept, &weights)).collect()
-        });
-        let (weights, taken) = self.bootstrap.once(|counts| {
+        let selected = |counts: &DocumentCounts| {
             let weights = self.weights(counts);
             let taken = self.taken(&ranking, passes, counts, &weights);
             (weights, taken)
+        };
+        let figures = self.bootstrap.figures(|counts| {
+            let (weights, taken) = selected(counts);
+            taken.iter().map(|kept| self.real_share(kept, &weights)).collect()
         });
+        let (weights, taken) = self.bootstrap.once(selected);
         let kept =
             taken.iter().zip(figures).zip(FRACTIONS).map(|((windows, real_share), fraction)| {
                 let shares =
