@@ -57,37 +57,30 @@ fn wins_doubled(a: f64, b: f64) -> u64 {
     u64::from(a >= b) + u64::from(a > b)
 }
 
-/// The ladder: how often a whole window ranks above a window of pieces of the same category. By category, whole and mixed windows
-/// are sorted by ascending value once for all replicates.
+/// The ladder: how often a whole window ranks above a window of pieces of the same category. By category, both are sorted by
+/// ascending value once for all replicates.
 #[derive(Clone, Debug)]
 pub(crate) struct Ladder {
-    categories: Vec<Vec<LadderEntry>>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct LadderEntry {
-    value: f64,
-    whole: bool,
-    origin: WindowOrigin,
+    categories: Vec<Vec<(f64, WindowOrigin)>>,
 }
 
 impl Ladder {
-    /// Compares whole windows with those for which `mixed` returns `true`.
+    /// Compares whole windows with those of a kind.
     pub(crate) fn new(
         origins: &[WindowOrigin],
         values: &Values,
         categories: usize,
-        mixed: impl Fn(&WindowOrigin) -> bool,
+        kind: &str,
     ) -> Self {
-        let mut sorted = vec![Vec::new(); categories];
+        let mut sorted: Vec<Vec<(f64, WindowOrigin)>> = vec![Vec::new(); categories];
         for (origin, value) in origins.iter().zip(values) {
-            let whole = origin.is_whole();
-            if let Some(value) = value.filter(|_| whole || mixed(origin)) {
-                sorted[origin.category].push(LadderEntry { value, whole, origin: *origin });
+            let is_compared = origin.is_whole() || origin.kind().name == kind;
+            if let Some(value) = value.filter(|_| is_compared) {
+                sorted[origin.category].push((value, *origin));
             }
         }
-        for entries in &mut sorted {
-            entries.sort_by(|a: &LadderEntry, b| a.value.total_cmp(&b.value));
+        for windows in &mut sorted {
+            windows.sort_by(|(a, _), (b, _)| a.total_cmp(b));
         }
         Self { categories: sorted }
     }
@@ -110,15 +103,12 @@ fn share((wins_doubled, pairs): (u64, u64)) -> Option<f64> {
 
 /// Returns twice the pairs that the whole window wins, and all pairs. The weight of a pair is the product of its
 /// documents' counts.
-fn pairs(sorted: &[LadderEntry], counts: &DocumentCounts) -> (u64, u64) {
+fn pairs(sorted: &[(f64, WindowOrigin)], counts: &DocumentCounts) -> (u64, u64) {
     let (mut wins_doubled, mut whole, mut mixed) = (0, 0, 0);
-    for equal in sorted.chunk_by(|a, b| same_rank(a.value, b.value)) {
+    for equal in sorted.chunk_by(|(a, _), (b, _)| same_rank(*a, *b)) {
         let side = |whole: bool| -> u64 {
-            equal
-                .iter()
-                .filter(|entry| entry.whole == whole)
-                .map(|entry| counts.count(&entry.origin))
-                .sum()
+            let windows = equal.iter().filter(|(_, origin)| origin.is_whole() == whole);
+            windows.map(|(_, origin)| counts.count(origin)).sum()
         };
         let (whole_here, mixed_here) = (side(true), side(false));
         wins_doubled += whole_here * (2 * mixed + mixed_here);

@@ -104,7 +104,7 @@ impl ResultInput<'_> {
     /// Returns the ladder of whole windows against those of a kind.
     fn ladder(&self, values: &Values, kind: &str) -> Ladder {
         let MeasuredWindows { origins, categories, .. } = self.measured;
-        Ladder::new(origins, values, categories.len(), |origin| origin.kind().name == kind)
+        Ladder::new(origins, values, categories.len(), kind)
     }
 
     /// Returns the result for one kind of windows: the ladder for joined windows, the share of pairs for others; empty
