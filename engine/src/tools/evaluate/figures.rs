@@ -173,7 +173,7 @@ impl TopFifth {
         origins: &[WindowOrigin],
         values: &Values,
         categories: usize,
-        may_enter: impl Fn(usize) -> bool,
+        may_enter: Option<&[bool]>,
     ) -> Self {
         let mut pools = vec![Vec::new(); categories];
         for (window, (origin, value)) in origins.iter().zip(values).enumerate() {
@@ -181,7 +181,7 @@ impl TopFifth {
                 pools[origin.category].push(PoolEntry {
                     value,
                     origin: *origin,
-                    may_enter: may_enter(window),
+                    may_enter: may_enter.is_none_or(|may| may[window]),
                 });
             }
         }

@@ -127,18 +127,17 @@ impl ResultInput<'_> {
             return TopFifthShares::default();
         }
         let MeasuredWindows { origins, categories, .. } = self.measured;
-        let with = |values: &Values, may_enter: &dyn Fn(usize) -> bool| {
+        let with = |values: &Values, may_enter: Option<&[bool]>| {
             let pools = TopFifth::new(pool, origins, values, categories.len(), may_enter);
             (self.bootstrap.figure(|counts| pools.real_share(counts)), pools.by_chance())
         };
         let free = statistic.without_guards();
-        let (plain, by_chance) = with(free, &|_| true);
-        let bounded = |values: &Values, may: &[bool]| with(values, &|window| may[window]).0;
+        let (plain, by_chance) = with(free, None);
         TopFifthShares {
             plain,
             by_chance,
-            copy_cap: self.below_copy_cap.map(|may| bounded(free, may)),
-            guarded: self.passes_guards.map(|may| bounded(&statistic.values, may)),
+            copy_cap: self.below_copy_cap.map(|may| with(free, Some(may)).0),
+            guarded: self.passes_guards.map(|may| with(&statistic.values, Some(may)).0),
         }
     }
 
