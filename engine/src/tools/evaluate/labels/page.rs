@@ -1,7 +1,7 @@
 //! Evaluation of labelled windows as sections of a page.
 
 use super::kept::{FRACTIONS, KeptShare};
-use super::report::{LabelFigures, LabelLength, LabelReport, QUARTER, find_fraction};
+use super::report::{LabelFigures, LabelLength, LabelReport, QUARTER};
 use crate::base::text::{count, value_name};
 use crate::report::page::{Bars, Block, KeyNumber, Section};
 use crate::tools::evaluate::drawings::{
@@ -91,7 +91,7 @@ impl LabelLength {
     }
 
     fn shares(&self) -> Bars {
-        let quarter = |of: &[KeptShare]| find_fraction(of, QUARTER).map(|of| of.real_share);
+        let quarter = |of: &[KeptShare]| of.get(QUARTER).map(|of| of.real_share);
         let rows = by_importance(&self.reports).map(|(name, report)| {
             let guarded = report.guarded.as_deref().and_then(quarter);
             (name.clone(), vec![guarded, quarter(&report.unguarded)])
@@ -161,6 +161,7 @@ fn percent(share: f64) -> String {
 
 /// Formats the kept shares of a class, by fraction.
 fn by_class(kept: &[KeptShare], class: &str) -> Vec<String> {
-    let share = |fraction: f64| find_fraction(kept, fraction).and_then(|of| of.by_class.get(class));
-    FRACTIONS.map(|of| share(of).map_or_else(|| "–".to_owned(), |share| percent(*share))).to_vec()
+    let share = |index: usize| kept.get(index)?.by_class.get(class);
+    let cell = |index| share(index).map_or_else(|| "–".to_owned(), |share| percent(*share));
+    (0..FRACTIONS.len()).map(cell).collect()
 }

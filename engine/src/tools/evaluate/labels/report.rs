@@ -12,8 +12,8 @@ use crate::tools::evaluate::matrix::{Cell, MIN_DOCUMENTS, Matrix, shortcomings};
 use crate::tools::evaluate::statistics::OrientedStatistic;
 use crate::tools::evaluate::windows::{WindowLength, WindowOrigin};
 
-/// Fraction by which scores are judged.
-pub(crate) const QUARTER: f64 = 0.25;
+/// Index of the fraction by which scores are judged: 25 %.
+pub(crate) const QUARTER: usize = 1;
 pub(crate) const RANDOM: &str = "random";
 const MAX_BEST_WINDOWS: usize = 20;
 
@@ -94,10 +94,6 @@ impl LabelReport {
     }
 }
 
-pub(crate) fn find_fraction(kept: &[KeptShare], fraction: f64) -> Option<&KeptShare> {
-    kept.iter().find(|share| (share.fraction - fraction).abs() < 1e-12)
-}
-
 impl LabelledWindows<'_> {
     pub(crate) fn sizes(&self) -> BTreeMap<String, ClassSize> {
         let size = |(class, name): (usize, &String)| {
@@ -155,10 +151,10 @@ pub(crate) fn sentence(
     control: &LabelReport,
     cells: Option<&BTreeMap<String, Cell>>,
 ) -> Option<String> {
-    let quarter = find_fraction(report.kept(), QUARTER)?;
+    let quarter = report.kept().get(QUARTER)?;
     let percent = |share: f64| format!("{:.0}", 100.0 * share);
     let value = percent(quarter.real_share.value?);
-    let guarded = control.guarded.as_deref().and_then(|kept| find_fraction(kept, QUARTER));
+    let guarded = control.guarded.as_deref().and_then(|kept| kept.get(QUARTER));
     let guarded =
         guarded.and_then(|quarter| quarter.real_share.value).map_or_else(String::new, |share| {
             format!(", a random score with the same guards {}", percent(share))
