@@ -85,10 +85,7 @@ pub(super) fn cache(arguments: &CacheArguments) -> Result<CacheListing> {
             .hint("add `--runs FOLDER`, the folder that contains the run directories")
             .into());
     }
-    let folder = match folder {
-        Some(folder) => folder.clone(),
-        None => files::user_cache_folder()?,
-    };
+    let folder = folder.clone().map_or_else(files::user_cache_folder, Ok)?;
     let now = SystemTime::now();
     let mut kept = CacheListing { folder, ..CacheListing::default() };
     for (kind, doc) in KINDS {

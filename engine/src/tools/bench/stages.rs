@@ -34,20 +34,16 @@ pub(super) fn measure(plan: &Plan, figures: &mut Measurements<'_>) -> Result<()>
 }
 
 fn tokenize(plan: &Plan, documents: &[Document], figures: &mut Measurements<'_>) -> Result<()> {
-    let repeats = figures.options.repeats();
     let bytes: usize = documents.iter().map(text_bytes).sum();
-    let seconds_on = |threads: usize| -> Result<f64> {
+    let all = rayon::current_num_threads();
+    for threads in if all > 1 { vec![1, all] } else { vec![1] } {
         let pool = pool(threads)?;
-        median(repeats, || {
+        let seconds = median(figures.options.repeats(), || {
             let documents = documents.iter().cloned().map(JudgedDocument::from).collect();
             let start = Instant::now();
             pool.install(|| prepare(plan, "bench", documents));
             Ok(start.elapsed().as_secs_f64())
-        })
-    };
-    let all = rayon::current_num_threads();
-    for threads in if all > 1 { vec![1, all] } else { vec![1] } {
-        let seconds = seconds_on(threads)?;
+        })?;
         let series = "text into windows".to_owned();
         let at = (threads as f64, "threads");
         figures.add("tokenize", series, at, bytes as f64 / seconds, "bytes/s");
