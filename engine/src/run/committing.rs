@@ -142,8 +142,8 @@ impl Run<'_> {
         files.into_iter().map(stage).collect()
     }
 
-    /// Stages the records of the selection in `folder`, next to its parts, and moves everything into place together: `moves` lists
-    /// the parts.
+    /// Stages the records of the selection in `folder`, next to its parts, and moves everything into place together. `moves`
+    /// lists the parts.
     fn commit(
         &self,
         folder: &Path,

@@ -16,7 +16,7 @@ pub(crate) struct Base<'a> {
     pub(crate) others: &'a [&'a [u32]],
 }
 
-/// Returns as many ids as the base has; `None` if the category has too few documents or the window is too short.
+/// Function that returns as many ids as the base has; `None` if the category has too few documents or the window is too short.
 type Construct = fn(&Base<'_>, &mut Rng) -> Option<Vec<u32>>;
 
 #[derive(Clone, Copy, Debug)]
@@ -256,7 +256,7 @@ fn repeat_beginning(base: &Base<'_>) -> Vec<u32> {
     (0..base.window.len()).map(|place| base.window[place % period]).collect()
 }
 
-/// Returns the tokens of a repeated block and its period, given the tokens of the window.
+/// Tokens of a repeated block and its period, as a function of the tokens of the window.
 type Boilerplate = fn(usize) -> (usize, usize);
 
 const FAR: Boilerplate = |tokens| (tokens / 16, 3 * tokens / 8);
