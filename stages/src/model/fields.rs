@@ -61,16 +61,26 @@ impl<'a> Fields<'a> {
         )));
     }
 
+    /// Converts a value, or returns `None` if absent. A value that `convert` rejects is noted as not `wanted`.
+    fn optional<T>(
+        &self,
+        name: &str,
+        wanted: &str,
+        convert: impl FnOnce(&'a Value) -> Option<T>,
+    ) -> Option<T> {
+        let value = self.value(name)?;
+        let converted = convert(value);
+        if converted.is_none() {
+            self.wrong(name, value, wanted);
+        }
+        converted
+    }
+
     /// Returns a size between 1 and `max`, or `None` if absent.
     pub(crate) fn optional_size(&self, name: &str, max: u64) -> Option<u64> {
-        let value = self.value(name)?;
-        match value.as_u64() {
-            Some(size) if (1..=max).contains(&size) => Some(size),
-            _ => {
-                self.wrong(name, value, &format!("a whole number between 1 and {max}"));
-                None
-            }
-        }
+        let wanted = format!("a whole number between 1 and {max}");
+        let size = |value: &Value| value.as_u64().filter(|size| (1..=max).contains(size));
+        self.optional(name, &wanted, size)
     }
 
     pub(crate) fn size(&self, name: &str, max: u64) -> u64 {
@@ -98,34 +108,19 @@ impl<'a> Fields<'a> {
 
     /// Returns a list of finite numbers, or `None` if absent.
     pub(crate) fn optional_numbers(&self, name: &str) -> Option<Vec<f64>> {
-        let value = self.value(name)?;
-        let finite = |item: &Value| item.as_f64().filter(|number| number.is_finite());
-        let numbers = value.as_array().and_then(|items| items.iter().map(finite).collect());
-        if numbers.is_none() {
-            self.wrong(name, value, "a list of numbers");
-        }
-        numbers
+        self.optional(name, "a list of numbers", |value| {
+            value.as_array()?.iter().map(finite).collect()
+        })
     }
 
     /// Returns a whole number from 0, or `None` if absent.
     pub(crate) fn optional_count(&self, name: &str) -> Option<u64> {
-        let value = self.value(name)?;
-        if value.as_u64().is_none() {
-            self.wrong(name, value, "a whole number from 0");
-        }
-        value.as_u64()
+        self.optional(name, "a whole number from 0", Value::as_u64)
     }
 
     /// Returns a finite number, or `None` if absent.
     pub(crate) fn optional_number(&self, name: &str) -> Option<f64> {
-        let value = self.value(name)?;
-        match value.as_f64() {
-            Some(number) if number.is_finite() => Some(number),
-            _ => {
-                self.wrong(name, value, "a number");
-                None
-            }
-        }
+        self.optional(name, "a number", finite)
     }
 
     /// Returns a finite number greater than 0, or `None` if absent.
@@ -147,30 +142,19 @@ impl<'a> Fields<'a> {
     }
 
     pub(crate) fn flag(&self, name: &str, default: bool) -> bool {
-        let Some(value) = self.value(name) else { return default };
-        if value.as_bool().is_none() {
-            self.wrong(name, value, "true or false");
-        }
-        value.as_bool().unwrap_or(default)
+        self.optional(name, "true or false", Value::as_bool).unwrap_or(default)
     }
 
     /// Returns a text, or `None` if absent.
     pub(crate) fn optional_text(&self, name: &str) -> Option<&'a str> {
-        let value = self.value(name)?;
-        if value.as_str().is_none() {
-            self.wrong(name, value, "a text");
-        }
-        value.as_str()
+        self.optional(name, "a text", Value::as_str)
     }
 
     /// Returns a list of texts, or `None` if absent.
     pub(crate) fn optional_texts(&self, name: &str) -> Option<Vec<&'a str>> {
-        let value = self.value(name)?;
-        let texts = value.as_array().and_then(|items| items.iter().map(Value::as_str).collect());
-        if texts.is_none() {
-            self.wrong(name, value, "a list of texts");
-        }
-        texts
+        self.optional(name, "a list of texts", |value| {
+            value.as_array()?.iter().map(Value::as_str).collect()
+        })
     }
 
     /// Returns the objects of a list, or the single object in its place; none if absent.
@@ -191,14 +175,13 @@ impl<'a> Fields<'a> {
 
     /// Returns a nested object, or `None` if absent.
     pub(crate) fn optional_object(&self, name: &str) -> Option<Fields<'a>> {
-        let value = self.value(name)?;
-        if value.as_object().is_none() {
-            self.wrong(name, value, "an object");
-        }
-        value
-            .as_object()
-            .map(|map| Fields::new(map, &format!("`{name}` of {}", self.location), self.problems))
+        let map = self.optional(name, "an object", Value::as_object)?;
+        Some(Fields::new(map, &format!("`{name}` of {}", self.location), self.problems))
     }
+}
+
+fn finite(value: &Value) -> Option<f64> {
+    value.as_f64().filter(|number| number.is_finite())
 }
 
 #[cfg(test)]
