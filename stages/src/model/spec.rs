@@ -16,7 +16,7 @@ use crate::contract::hex;
 /// Properties of a model's first layer that the table builder and the kernels need.
 ///
 /// It depends on `config.json` and the setting `rope_theta` only, and enters fingerprints as JSON.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct AttentionSpec {
     /// Model type in `config.json`.
     pub model_type: String,
@@ -95,7 +95,6 @@ impl AttentionSpec {
     /// the family's fields.
     pub(crate) fn plain(sizes: &Sizes, norm: Norm) -> Self {
         Self {
-            model_type: String::new(),
             layers: sizes.layers,
             hidden_size: sizes.hidden_size,
             query_heads: sizes.query_heads,
@@ -103,24 +102,10 @@ impl AttentionSpec {
             head_dim: sizes.head_dim,
             vocabulary_size: sizes.vocabulary_size,
             norm,
-            bias: false,
             scale: 1.0 / (sizes.head_dim as f64).sqrt(),
-            softcap: None,
-            alibi_slopes: None,
-            window: None,
-            chunk: None,
-            rope: None,
             max_positions: sizes.max_positions,
             first_full_attention_layer: Some(0),
-            embedding: EmbeddingSteps::default(),
-            clip: None,
-            head_norm: None,
-            latent: None,
-            learned_positions: None,
-            sinks: false,
-            query_scale: None,
-            gated_linear: None,
-            unverified: false,
+            ..Self::default()
         }
     }
 
