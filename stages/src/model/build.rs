@@ -1,7 +1,7 @@
 //! Builds the layer-zero table: embedding rows in chunks → norm → query and key projections → table rows.
 
 use std::panic::resume_unwind;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::sync_channel;
 use std::thread::ScopedJoinHandle;
 
 use longsift_kernels::Kernel;
@@ -54,7 +54,15 @@ pub(crate) fn build(
         let (read, embeddings) = sync_channel(0);
         let (projected, tables) = sync_channel::<Vec<f32>>(0);
         let source = &mut reader;
-        let reading = scope.spawn(move || read_all(source, chunk_rows, &read));
+        let reading = scope.spawn(move || {
+            for rows in source.chunks(chunk_rows) {
+                // The receiver is dropped if the table cannot be written.
+                if read.send(rows?).is_err() {
+                    break;
+                }
+            }
+            Ok(())
+        });
         let writing = scope.spawn(move || tables.iter().try_for_each(|table| write(&table)));
         let mut done = 0;
         for rows in embeddings {
@@ -74,25 +82,11 @@ pub(crate) fn build(
     let (digest, embedding_bytes) = reader.finish();
     let mut digests = weights.digests;
     digests.push(digest);
-    digests.sort_by(|one, other| one.name().cmp(other.name()));
+    digests.sort_by(|one, other| one.name.cmp(&other.name));
     let json = serde_json::to_vec(&digests).expect("digests are plain data");
     let bytes_read = weights.bytes_read + embedding_bytes;
     assert_eq!(bytes_read, model.bytes_to_read(), "`bytes_to_read` is exact");
     Ok(BuiltTable { weights_digest: hex(&Sha256::digest(&json)), bytes_read, aux })
-}
-
-/// Reads the rest of a tensor, until the end or until the receiver is dropped.
-fn read_all(
-    reader: &mut TensorReader<'_>,
-    chunk_rows: u64,
-    read: &SyncSender<Vec<f32>>,
-) -> Result<(), ModelProblem> {
-    loop {
-        let rows = reader.next(chunk_rows)?;
-        if rows.is_empty() || read.send(rows).is_err() {
-            return Ok(());
-        }
-    }
 }
 
 /// Takes the auxiliary tensors from the weights, in the order of [`aux_tensors`]. Missing weights of norms are 1, other missing

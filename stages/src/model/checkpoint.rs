@@ -57,6 +57,13 @@ impl LocatedTensor {
         };
         kept + self.needed.rows.iter().map(sliced).sum::<u64>()
     }
+
+    /// Refuses numbers that are not finite: every `result` would be undefined.
+    pub(crate) fn check_finite(&self, numbers: &[f32], result: &str) -> Result<(), ModelProblem> {
+        let Some(wrong) = numbers.iter().find(|number| !number.is_finite()) else { return Ok(()) };
+        let message = format!("`{}` holds {wrong}: every {result} would be undefined", self.name());
+        Err(ModelProblem::checkpoint(message).with_hint("download the checkpoint again"))
+    }
 }
 
 impl ModelFolder {

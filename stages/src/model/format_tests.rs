@@ -21,13 +21,7 @@ fn read(model: &ModelFolder, name: &str, most_rows: u64) -> Vec<f32> {
     let mut numbers = Vec::new();
     for part in parts {
         let mut reader = TensorReader::new(model.shards(), part).unwrap();
-        loop {
-            let rows = reader.next(most_rows).unwrap();
-            if rows.is_empty() {
-                break;
-            }
-            numbers.extend(rows);
-        }
+        numbers.extend(reader.chunks(most_rows).flat_map(Result::unwrap));
         assert_eq!(reader.finish().1, part.bytes(), "{name}: bytes read are bytes promised");
     }
     numbers

@@ -77,9 +77,16 @@ impl<'a> TensorReader<'a> {
         Ok(Self { part, sources, bytes, rows })
     }
 
-    /// Returns the next rows as floats, at most about `most_rows`; empty at the end.
-    pub(crate) fn next(&mut self, most_rows: u64) -> Result<Vec<f32>, ModelProblem> {
-        let Some(mut range) = self.rows.pop() else { return Ok(Vec::new()) };
+    /// Returns the rest of the tensor as floats, in chunks of at most about `most_rows` rows.
+    pub(crate) fn chunks(
+        &mut self,
+        most_rows: u64,
+    ) -> impl Iterator<Item = Result<Vec<f32>, ModelProblem>> {
+        std::iter::from_fn(move || self.rows.pop().map(|range| self.chunk(range, most_rows)))
+    }
+
+    /// Reads the first rows of `range`; the others are read next.
+    fn chunk(&mut self, mut range: Range<u64>, most_rows: u64) -> Result<Vec<f32>, ModelProblem> {
         let end = chunk_end(&range, most_rows, self.part.format.row_step());
         let rows = range.start..end;
         let mut sliced = Vec::new();
@@ -105,8 +112,8 @@ impl<'a> TensorReader<'a> {
     /// Reads the rest of the tensor.
     pub(crate) fn rest(&mut self) -> Result<Vec<f32>, ModelProblem> {
         let mut numbers = Vec::with_capacity(self.part.needed.numbers() as usize);
-        while !self.rows.is_empty() {
-            numbers.extend(self.next(rows_per_chunk(self.part))?);
+        for chunk in self.chunks(rows_per_chunk(self.part)) {
+            numbers.extend(chunk?);
         }
         Ok(numbers)
     }
@@ -170,20 +177,14 @@ fn chunk_end(range: &Range<u64>, max: u64, step: u64) -> u64 {
 /// One tensor's part of the weights' digest, from its content only.
 #[derive(serde::Serialize)]
 pub(crate) struct TensorDigest {
-    name: String,
+    /// Name without a prefix.
+    pub(crate) name: String,
     dtype: String,
     shape: Vec<u64>,
     rows: Vec<(u64, u64)>,
     #[serde(skip_serializing_if = "Option::is_none")]
     columns: Option<(u64, u64)>,
     sha256: String,
-}
-
-impl TensorDigest {
-    /// Returns the name without a prefix.
-    pub(crate) fn name(&self) -> &str {
-        &self.name
-    }
 }
 
 /// All tensors except the embedding: small enough to be held in memory.
@@ -211,13 +212,7 @@ impl LayerWeights {
         for part in parts {
             let mut reader = TensorReader::new(shards, part)?;
             let mut numbers = reader.rest()?;
-            if let Some(wrong) = numbers.iter().find(|number| !number.is_finite()) {
-                let message =
-                    format!("`{}` holds {wrong}: every score would be undefined", part.name());
-                return Err(
-                    ModelProblem::checkpoint(message).with_hint("download the checkpoint again")
-                );
-            }
+            part.check_finite(&numbers, "score")?;
             if part.needed.columns.is_some() {
                 numbers = transposed(&numbers, part.needed.row_numbers() as usize);
             }

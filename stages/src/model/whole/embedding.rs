@@ -56,12 +56,8 @@ fn read_rows(model: &WholeModel, ids: &[u32]) -> Result<Vec<f32>, ModelProblem> 
     }
     let mut reader = TensorReader::for_rows(&model.shards, &model.embedding, &ranges)?;
     let mut rows = Vec::with_capacity(ids.len() * model.spec().embedding_width() as usize);
-    loop {
-        let next = reader.next(ROWS)?;
-        if next.is_empty() {
-            break;
-        }
-        rows.extend(next);
+    for chunk in reader.chunks(ROWS) {
+        rows.extend(chunk?);
     }
     if let Some(wrong) = rows.iter().position(|x| !x.is_finite()) {
         let id = ids[wrong / model.spec().embedding_width() as usize];

@@ -108,24 +108,14 @@ impl WholeModel {
     ) -> Result<(), ModelProblem> {
         let mut reader = TensorReader::new(&self.shards, self.head())?;
         let mut first = 0;
-        loop {
-            let piece = reader.next(rows)?;
-            if piece.is_empty() {
-                return Ok(());
-            }
-            if let Some(wrong) = piece.iter().find(|x| !x.is_finite()) {
-                let message = format!(
-                    "`{}` holds {wrong}: every loss would be undefined",
-                    self.head().name()
-                );
-                return Err(
-                    ModelProblem::checkpoint(message).with_hint("download the checkpoint again")
-                );
-            }
+        for piece in reader.chunks(rows) {
+            let piece = piece?;
+            self.head().check_finite(&piece, "loss")?;
             let count = piece.len() / self.spec().embedding_width() as usize;
             with(first, piece)?;
             first += count;
         }
+        Ok(())
     }
 }
 
