@@ -51,7 +51,7 @@ pub struct OpenedTable {
 }
 
 /// Cache entry of a model folder.
-#[derive(Serialize, Deserialize)]
+#[derive(PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Remembered {
     identity: String,
@@ -64,10 +64,6 @@ impl Remembered {
     fn new(identity: String, weights_digest: String) -> Self {
         let check = hex(&Sha256::digest(format!("{identity} {weights_digest}").as_bytes()));
         Self { identity, weights_digest, check }
-    }
-
-    fn is_intact(&self) -> bool {
-        self.check == Self::new(self.identity.clone(), self.weights_digest.clone()).check
     }
 }
 
@@ -209,9 +205,10 @@ impl Cache<'_> {
         let remembered = read_small_file(&path, MAX_IDENTITY_BYTES).ok();
         let remembered =
             remembered.and_then(|bytes| serde_json::from_slice::<Remembered>(&bytes).ok());
-        let intact = remembered
-            .filter(|remembered| remembered.is_intact() && remembered.identity == identity);
-        let digest = intact.map(|remembered| remembered.weights_digest);
+        let intact = |remembered: &Remembered| {
+            *remembered == Remembered::new(identity.clone(), remembered.weights_digest.clone())
+        };
+        let digest = remembered.filter(intact).map(|remembered| remembered.weights_digest);
         if digest.is_none() {
             warnings
                 .push(format!("cache file `{}` is damaged and will be replaced", path.display()));
