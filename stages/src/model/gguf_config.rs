@@ -81,16 +81,8 @@ pub(crate) fn config(
     let key = |name: &str| format!("{}.{name}", architecture.name);
     let mut config = Map::new();
     config.insert("model_type".to_owned(), json!(architecture.model_types[0]));
-    for (name, field) in [
-        ("embedding_length", "hidden_size"),
-        ("block_count", "num_hidden_layers"),
-        ("attention.head_count", "num_attention_heads"),
-        ("attention.head_count_kv", "num_key_value_heads"),
-        ("attention.key_length", "head_dim"),
-        ("context_length", "max_position_embeddings"),
-        ("feed_forward_length", "intermediate_size"),
-    ] {
-        if let Some(size) = metadata.whole(&key(name)) {
+    for (name, field, _) in NUMBERS {
+        if let Some((field, size)) = field.zip(metadata.whole(&key(name))) {
             config.insert(field.to_owned(), json!(size));
         }
     }
@@ -104,13 +96,15 @@ pub(crate) fn config(
     // Defaults of llama.cpp, which differ from those of some model types.
     let theta = metadata.number(&key(THETA)).unwrap_or(1e4);
     config.insert("rope_theta".to_owned(), json!(theta));
-    let size = |field: &str| config.get(field).and_then(Value::as_u64).filter(|size| *size > 0);
-    if let (None, Some(heads)) = (size("num_key_value_heads"), size("num_attention_heads")) {
+    let size = |config: &Map<String, Value>, field: &str| {
+        config.get(field).and_then(Value::as_u64).filter(|size| *size > 0)
+    };
+    let heads = size(&config, "num_attention_heads");
+    if let (None, Some(heads)) = (size(&config, "num_key_value_heads"), heads) {
         config.insert("num_key_value_heads".to_owned(), json!(heads));
     }
-    let size = |field: &str| config.get(field).and_then(Value::as_u64).filter(|size| *size > 0);
     if let (None, Some(width), Some(heads)) =
-        (size("head_dim"), size("hidden_size"), size("num_attention_heads"))
+        (size(&config, "head_dim"), size(&config, "hidden_size"), heads)
     {
         config.insert("head_dim".to_owned(), json!(width / heads));
     }
@@ -135,7 +129,8 @@ pub(crate) fn config(
     let prefix = key("");
     let own = metadata.names().filter_map(|name| name.strip_prefix(&prefix));
     let is_known = |name: &&str| {
-        KNOWN.contains(name)
+        NUMBERS.iter().any(|(known, ..)| known == name)
+            || KNOWN.contains(name)
             || KNOWN_BEGINNINGS.iter().any(|start| name.starts_with(start))
             || metadata.is_false_or_zero(&key(name))
             || *name == "attention.causal" && metadata.flag(&key(name)) == Some(true)
@@ -153,21 +148,32 @@ const THETA: &str = "rope.freq_base";
 /// List with an entry per row of the embedding.
 const TOKENS: &str = "tokenizer.ggml.tokens";
 
-/// Entries of an architecture that are read, or that do not affect what is read.
-const KNOWN: [&str; 17] = [
-    "embedding_length",
-    "block_count",
-    "attention.head_count",
-    "attention.head_count_kv",
-    "attention.key_length",
+/// Name of a number, the key of config.json that it becomes, and the number with which a model is scored: `None` if the
+/// first layer does not depend on it.
+type HeaderNumber = (&'static str, Option<&'static str>, fn(&AttentionSpec) -> Option<f64>);
+
+/// Numbers of an architecture that are read.
+const NUMBERS: [HeaderNumber; 11] = [
+    ("embedding_length", Some("hidden_size"), |spec| Some(spec.hidden_size as f64)),
+    ("block_count", Some("num_hidden_layers"), |spec| Some(spec.layers as f64)),
+    ("attention.head_count", Some("num_attention_heads"), |spec| Some(spec.query_heads as f64)),
+    ("attention.head_count_kv", Some("num_key_value_heads"), |spec| Some(spec.key_heads as f64)),
+    ("attention.key_length", Some("head_dim"), |spec| Some(spec.head_dim as f64)),
+    ("context_length", Some("max_position_embeddings"), |_| None),
+    ("feed_forward_length", Some("intermediate_size"), |_| None),
+    ("rope.dimension_count", None, |spec| Some(spec.rope.as_ref()?.rotary_dims as f64)),
+    ("vocab_size", None, |spec| Some(spec.vocabulary_size as f64)),
+    (EPSILON, None, |spec| match spec.norm {
+        Norm::Rms { eps, .. } | Norm::Layer { eps, .. } => Some(eps),
+        Norm::None => None,
+    }),
+    (THETA, None, |spec| Some(spec.rope.as_ref()?.theta)),
+];
+
+/// Other entries of an architecture that are read, or that do not affect what is read.
+const KNOWN: [&str; 6] = [
     "attention.value_length",
-    EPSILON,
-    THETA,
-    "rope.dimension_count",
     "rope.scale_linear",
-    "context_length",
-    "feed_forward_length",
-    "vocab_size",
     "leading_dense_block_count",
     "nextn_predict_layers",
     "tensor_data_layout",
@@ -175,38 +181,32 @@ const KNOWN: [&str; 17] = [
 ];
 const KNOWN_BEGINNINGS: [&str; 2] = ["rope.scaling.", "expert_"];
 
+/// A number in the header of a file that also describes a first layer.
 #[derive(Clone, Debug)]
 pub(crate) struct StatedNumber {
     key: String,
-    name: &'static str,
     value: f64,
+    /// Returns the number with which a model is scored.
+    scored: fn(&AttentionSpec) -> Option<f64>,
 }
 
 /// Returns the numbers of a file that also describe a first layer.
 pub(crate) fn stated(shard: &WeightShard, architecture: &Architecture) -> Vec<StatedNumber> {
-    let names = [
-        "embedding_length",
-        "block_count",
-        "attention.head_count",
-        "attention.head_count_kv",
-        "attention.key_length",
-        "rope.dimension_count",
-        "vocab_size",
-        EPSILON,
-        THETA,
-    ];
-    let tokens = shard.metadata().and_then(|metadata| metadata.list_length(TOKENS));
-    let tokens = tokens.map(|tokens| StatedNumber {
+    let Some(metadata) = shard.metadata() else { return Vec::new() };
+    let tokens = metadata.list_length(TOKENS).map(|tokens| StatedNumber {
         key: TOKENS.to_owned(),
-        name: TOKENS,
         value: tokens as f64,
+        scored: |spec| Some(spec.vocabulary_size as f64),
     });
-    let stated = names.into_iter().filter_map(|name| {
+    let stated = NUMBERS.into_iter().filter_map(|(name, _, scored)| {
         let key = format!("{}.{name}", architecture.name);
-        let metadata = shard.metadata()?;
         let value = metadata.number(&key).or_else(|| Some(metadata.whole(&key)? as f64))?;
         // For architectures with several bases, layer 0's is stored elsewhere.
-        (name != THETA || architecture.self_contained).then_some(StatedNumber { key, name, value })
+        (name != THETA || architecture.self_contained).then_some(StatedNumber {
+            key,
+            value,
+            scored,
+        })
     });
     stated.chain(tokens).collect()
 }
@@ -218,27 +218,15 @@ impl StatedNumber {
         spec: &AttentionSpec,
         rope_theta: Option<f64>,
     ) -> Option<ModelProblem> {
-        let rope = spec.rope.as_ref();
-        let scored = match self.name {
-            "embedding_length" => spec.hidden_size as f64,
-            "block_count" => spec.layers as f64,
-            "attention.head_count" => spec.query_heads as f64,
-            "attention.head_count_kv" => spec.key_heads as f64,
-            "attention.key_length" => spec.head_dim as f64,
-            "rope.dimension_count" => rope?.rotary_dims as f64,
-            "vocab_size" | TOKENS => spec.vocabulary_size as f64,
-            EPSILON => match spec.norm {
-                Norm::Rms { eps, .. } | Norm::Layer { eps, .. } => eps,
-                Norm::None => return None,
-            },
-            _ if rope_theta.is_some() => return None,
-            _ => rope?.theta,
-        };
+        if rope_theta.is_some() && self.key.ends_with(THETA) {
+            return None;
+        }
+        let scored = (self.scored)(spec)?;
         if (scored - self.value).abs() <= 1e-6 * scored.abs() {
             return None;
         }
         let Self { key, value, .. } = self;
-        let stated = if self.name == TOKENS {
+        let stated = if key == TOKENS {
             format!("{value} as the length of `{key}`")
         } else {
             format!("`{key}` {value}")
