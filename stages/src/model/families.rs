@@ -14,18 +14,16 @@ mod glm;
 mod gpt2;
 mod gpt_neox;
 mod gpt_oss;
+mod layer_norms;
 mod llama;
 mod llama4;
 mod llama_like;
 mod mistral;
 mod olmo;
 mod opt;
-mod phi;
 mod qwen;
 mod rest;
 mod sizes;
-mod stablelm;
-mod starcoder2;
 mod without_attention;
 
 use super::decoder::Decoder;
@@ -39,7 +37,7 @@ use llama_like::{LLAMA, LlamaLike, llama_like};
 
 /// First layer of a family.
 enum FirstLayer {
-    /// Differs from Llama by constants only.
+    /// Differs from Llama by constants and an adjustment.
     Like(LlamaLike),
     Own(fn(&Fields<'_>, Option<f64>) -> FirstLayerConfig),
 }
@@ -60,67 +58,67 @@ type Family = (&'static str, FirstLayer, Support, Option<DecoderBuilder>);
 
 /// Families by `model_type`. Those without a decoder are supported for their first layer only.
 const FAMILIES: [Family; 61] = [
-    ("baichuan", Own(alibi::baichuan), Unverified, None),
+    ("baichuan", Like(alibi::BAICHUAN), Unverified, None),
     ("bloom", Own(alibi::bloom), Verified, None),
     ("chatglm", Own(glm::chatglm), Unverified, None),
-    ("cohere", Own(cohere::cohere), Verified, Some(cohere::cohere_decoder)),
-    ("cohere2", Own(cohere::cohere2), Verified, None),
+    ("cohere", Like(cohere::COHERE), Verified, Some(cohere::cohere_decoder)),
+    ("cohere2", Like(cohere::COHERE2), Verified, None),
     ("deepseek", Like(LLAMA), Unverified, None),
     ("deepseek_v2", Own(deepseek::v2), Verified, None),
     ("deepseek_v3", Own(deepseek::v3), Verified, None),
     ("ernie4_5", Like(llama::ERNIE), Verified, None),
     ("ernie4_5_moe", Like(llama::ERNIE_MOE), Verified, None),
     ("falcon", Own(falcon::first_layer), Verified, Some(falcon::decoder)),
-    ("gemma", Own(gemma::gemma), Verified, Some(gemma::gemma_decoder)),
-    ("gemma2", Own(gemma::gemma2), Verified, Some(gemma::gemma2_decoder)),
+    ("gemma", Like(gemma::GEMMA), Verified, Some(gemma::gemma_decoder)),
+    ("gemma2", Like(gemma::GEMMA2), Verified, Some(gemma::gemma2_decoder)),
     ("gemma3_text", Own(gemma::gemma3), Verified, Some(gemma::gemma3_decoder)),
     ("gla", Own(gla::first_layer), WholeOnly, Some(gla::decoder)),
     ("glm", Like(glm::GLM), Verified, None),
     ("glm4", Like(glm::GLM), Verified, Some(glm::glm4_decoder)),
-    ("glm4_moe", Own(glm::glm4_moe), Verified, None),
+    ("glm4_moe", Like(glm::GLM4_MOE), Verified, None),
     ("gpt2", Own(gpt2::gpt2), Verified, Some(gpt2::gpt2_decoder)),
     ("gpt_bigcode", Own(gpt2::gpt_bigcode), Verified, None),
     ("gpt_neo", Own(gpt2::gpt_neo), Verified, None),
     ("gpt_neox", Own(gpt_neox::gpt_neox), Verified, Some(gpt_neox::gpt_neox_decoder)),
-    ("gpt_oss", Own(gpt_oss::first_layer), Verified, None),
+    ("gpt_oss", Like(gpt_oss::GPT_OSS), Verified, None),
     ("gptj", Own(gpt2::gptj), Verified, None),
-    ("granite", Own(llama::granite), Verified, Some(llama::granite_decoder)),
-    ("granitemoe", Own(llama::granite), Verified, None),
-    ("granitemoeshared", Own(llama::granite), Verified, None),
-    ("hunyuan_v1_dense", Own(llama::hunyuan), Verified, None),
-    ("hunyuan_v1_moe", Own(llama::hunyuan), Verified, None),
+    ("granite", Like(llama::GRANITE), Verified, Some(llama::granite_decoder)),
+    ("granitemoe", Like(llama::GRANITE), Verified, None),
+    ("granitemoeshared", Like(llama::GRANITE), Verified, None),
+    ("hunyuan_v1_dense", Like(llama::HUNYUAN), Verified, None),
+    ("hunyuan_v1_moe", Like(llama::HUNYUAN), Verified, None),
     ("internlm", Like(llama::INTERNLM), Unverified, None),
-    ("internlm2", Own(llama::internlm2), Unverified, None),
+    ("internlm2", Like(llama::INTERNLM2), Unverified, None),
     ("internlm3", Own(llama::internlm3), Verified, None),
     ("kimi_k2", Own(deepseek::v3), Unverified, None),
     ("llama", Like(LLAMA), Verified, Some(llama::decoder)),
-    ("llama4_text", Own(llama4::llama4), Verified, None),
+    ("llama4_text", Like(llama4::LLAMA4), Verified, None),
     ("minicpm3", Own(deepseek::minicpm3), Verified, None),
-    ("ministral", Own(mistral::ministral), Verified, None),
-    ("ministral3", Own(mistral::ministral3), Verified, None),
-    ("mistral", Own(mistral::first_layer), Verified, Some(rest::plain_llama_decoder)),
-    ("mixtral", Own(mistral::mixtral), Verified, Some(mistral::mixtral_decoder)),
+    ("ministral", Like(mistral::MINISTRAL), Verified, None),
+    ("ministral3", Like(mistral::MINISTRAL3), Verified, None),
+    ("mistral", Like(mistral::MISTRAL), Verified, Some(rest::plain_llama_decoder)),
+    ("mixtral", Like(mistral::MIXTRAL), Verified, Some(mistral::mixtral_decoder)),
     ("mpt", Own(alibi::mpt), Verified, None),
     ("nemotron", Like(llama::NEMOTRON), Verified, None),
-    ("olmo", Own(olmo::olmo), Verified, Some(olmo::olmo_decoder)),
-    ("olmo2", Own(olmo::olmo2), Verified, Some(olmo::olmo2_decoder)),
-    ("olmo3", Own(olmo::olmo3), Verified, None),
-    ("olmoe", Own(olmo::olmoe), Verified, None),
+    ("olmo", Like(olmo::OLMO), Verified, Some(olmo::olmo_decoder)),
+    ("olmo2", Like(olmo::OLMO2), Verified, Some(olmo::olmo2_decoder)),
+    ("olmo3", Like(olmo::OLMO3), Verified, None),
+    ("olmoe", Like(olmo::OLMOE), Verified, None),
     ("opt", Own(opt::first_layer), Verified, Some(opt::decoder)),
-    ("persimmon", Own(gpt_neox::persimmon), Verified, None),
-    ("phi", Own(phi::phi), Verified, Some(phi::phi_decoder)),
-    ("phi3", Own(phi::phi3), Verified, Some(rest::fused_gate_decoder)),
+    ("persimmon", Like(gpt_neox::PERSIMMON), Verified, None),
+    ("phi", Like(layer_norms::PHI), Verified, Some(layer_norms::phi_decoder)),
+    ("phi3", Like(llama::PHI3), Verified, Some(rest::fused_gate_decoder)),
     ("qwen", Own(qwen::qwen), Unverified, None),
-    ("qwen2", Own(qwen::qwen2), Verified, Some(rest::plain_llama_decoder)),
-    ("qwen2_moe", Own(qwen::qwen2_moe), Verified, None),
-    ("qwen3", Own(qwen::qwen3), Verified, Some(rest::attention_bias_decoder)),
-    ("qwen3_moe", Own(qwen::qwen3_moe), Verified, None),
+    ("qwen2", Like(qwen::QWEN2), Verified, Some(rest::plain_llama_decoder)),
+    ("qwen2_moe", Like(qwen::QWEN2_MOE), Verified, None),
+    ("qwen3", Like(qwen::QWEN3), Verified, Some(rest::attention_bias_decoder)),
+    ("qwen3_moe", Like(qwen::QWEN3_MOE), Verified, None),
     ("RefinedWeb", Own(falcon::first_layer), Unverified, None),
     ("RefinedWebModel", Own(falcon::first_layer), Unverified, None),
     ("seed_oss", Like(llama::SEED_OSS), Verified, Some(llama::seed_oss_decoder)),
-    ("smollm3", Own(llama4::smollm3), Verified, Some(llama4::smollm3_decoder)),
-    ("stablelm", Own(stablelm::first_layer), Verified, Some(stablelm::decoder)),
-    ("starcoder2", Own(starcoder2::first_layer), Verified, Some(starcoder2::decoder)),
+    ("smollm3", Like(llama4::SMOLLM3), Verified, Some(llama4::smollm3_decoder)),
+    ("stablelm", Like(layer_norms::STABLELM), Verified, Some(layer_norms::stablelm_decoder)),
+    ("starcoder2", Like(layer_norms::STARCODER2), Verified, Some(layer_norms::starcoder2_decoder)),
 ];
 
 /// Multimodal configurations that keep their text model in `text_config`, with the `model_type` to assume if that has

@@ -1,7 +1,7 @@
 //! Linear biases (`ALiBi`) instead of positions: Bloom, MPT and Baichuan 13B.
 
 use super::first_layer::FirstLayerConfig;
-use super::llama_like::{Bias, LLAMA, LlamaLike, llama_like, named};
+use super::llama_like::{Bias, LLAMA, LlamaLike, named};
 use super::sizes::{SizeDefaults, SizeNames, sizes};
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
@@ -122,9 +122,10 @@ fn refuse_unknown_settings(attention: &Fields<'_>) {
 
 /// Baichuan and Baichuan 2: Llama with one tensor of queries, keys and values. The 13B models have linear biases, and
 /// no `max_position_embeddings`.
-pub(super) fn baichuan(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
-    let family = LlamaLike { max_positions: 4096, bias: Bias::Fixed(false), ..LLAMA };
-    let mut first = llama_like(config, &family, rope_theta);
+pub(super) const BAICHUAN: LlamaLike =
+    LlamaLike { max_positions: 4096, bias: Bias::Fixed(false), adjust: baichuan, ..LLAMA };
+
+fn baichuan(config: &Fields<'_>, first: &mut FirstLayerConfig) {
     let width = first.spec.query_heads * first.spec.head_dim;
     (first.tensors.query, first.tensors.key) =
         Projection::stacked("layers.0.self_attn.W_pack", false, width, width);
@@ -133,7 +134,6 @@ pub(super) fn baichuan(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLay
         first.spec.alibi_slopes = Some(slopes(first.spec.query_heads));
         first.spec.max_positions = config.optional_size("model_max_length", 1 << 32);
     }
-    first
 }
 
 #[cfg(test)]

@@ -63,6 +63,11 @@ pub(super) fn slide_everywhere(
     first.sliding = Some(SlidingLayers { window, layers: vec![true; first.spec.layers as usize] });
 }
 
+/// Makes every layer slide over `sliding_window` tokens if config.json states it.
+pub(super) fn slide_if_given(config: &Fields<'_>, first: &mut FirstLayerConfig) {
+    slide_everywhere(first, config, config.optional_size("sliding_window", 1 << 32));
+}
+
 /// Sets the attention span of a model in which each layer either slides over `window` tokens or sees all.
 ///
 /// `layer_types` of config.json decides if it is present, otherwise `slides` does, by layer index.

@@ -16,17 +16,25 @@ use crate::model::rope_config::{RopeDefaults, read_for_layer_type};
 use crate::model::spec::NormScope;
 
 /// Every layer sees all tokens.
-pub(super) fn gemma(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
-    base(config, 16, 1e4, 8192, &SizeDefaults::default(), rope_theta)
-}
+pub(super) const GEMMA: LlamaLike = LlamaLike {
+    key_heads: Some(16),
+    head_dim: Some(256),
+    norm: NormKind::Rms { offset: 1.0 },
+    max_positions: 8192,
+    adjust: gemma,
+    ..LLAMA
+};
 
 /// Layers alternate between sliding and full attention, starting with sliding; logits are bounded.
-pub(super) fn gemma2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
-    let mut first = base(config, 4, 1e4, 8192, &SizeDefaults::default(), rope_theta);
-    attention(&mut first, config, Some(50.0));
-    slide(&mut first, config, sliding_window(config, 4096), |layer| layer.is_multiple_of(2));
-    first
-}
+pub(super) const GEMMA2: LlamaLike = LlamaLike {
+    key_heads: Some(4),
+    adjust: |config, first| {
+        gemma(config, first);
+        attention(first, config, Some(50.0));
+        slide(first, config, sliding_window(config, 4096), |layer| layer.is_multiple_of(2));
+    },
+    ..GEMMA
+};
 
 /// Five layers of six slide, starting with the first, with a separate rotary base; each head has a norm. Published
 /// configurations omit default values.
@@ -38,7 +46,8 @@ pub(super) fn gemma3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer
         vocabulary: Some(262_208),
         ..SizeDefaults::default()
     };
-    let mut first = base(config, 4, 1e6, 131_072, &defaults, rope_theta);
+    let family = LlamaLike { key_heads: Some(4), rope_theta: 1e6, max_positions: 131_072, ..GEMMA };
+    let mut first = llama_like_with(config, &family, &defaults, rope_theta);
     attention(&mut first, config, None);
     let eps = eps(&first.spec.norm);
     rms_head_norm(&mut first, eps, 1.0, NormScope::Head);
@@ -51,30 +60,13 @@ pub(super) fn gemma3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer
     first
 }
 
-fn base(
-    config: &Fields<'_>,
-    key_heads: u64,
-    theta: f64,
-    max_positions: u64,
-    defaults: &SizeDefaults,
-    rope_theta: Option<f64>,
-) -> FirstLayerConfig {
-    let family = LlamaLike {
-        key_heads: Some(key_heads),
-        head_dim: Some(256),
-        norm: NormKind::Rms { offset: 1.0 },
-        rope_theta: theta,
-        max_positions,
-        ..LLAMA
-    };
-    let mut first = llama_like_with(config, &family, defaults, rope_theta);
+fn gemma(config: &Fields<'_>, first: &mut FirstLayerConfig) {
     first.spec.embedding.multiplier = Some((first.spec.hidden_size as f64).sqrt());
     if config.flag("use_bidirectional_attention", false) {
         config.note(ModelProblem::settings(
             "this model also attends to later tokens (`use_bidirectional_attention`): it is not causal",
         ));
     }
-    first
 }
 
 /// The scale does not depend on the head size; logits may be bounded.

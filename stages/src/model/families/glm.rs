@@ -3,9 +3,7 @@
 use longsift_kernels::RopeStyle;
 
 use super::first_layer::FirstLayerConfig;
-use super::llama_like::{
-    Bias, LLAMA, LlamaLike, eps, llama_like, named, plain_rope, rms_head_norm,
-};
+use super::llama_like::{Bias, LLAMA, LlamaLike, eps, named, plain_rope, rms_head_norm};
 use super::rest::{fused_gate_decoder, norms_after};
 use super::sizes::{MAX_HEADS, SizeDefaults, SizeNames, check_groups, sizes};
 use crate::model::decoder::Decoder;
@@ -27,21 +25,19 @@ pub(super) const GLM: LlamaLike = LlamaLike {
 };
 
 /// GLM-4.5: pairs half a head apart; `use_qk_norm` adds a norm over each head.
-pub(super) fn glm4_moe(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
-    let family = LlamaLike {
-        key_heads: Some(8),
-        eps: ("rms_norm_eps", 1e-5),
-        max_positions: 131_072,
-        partial_rotary: Some(0.5),
-        ..LLAMA
-    };
-    let mut first = llama_like(config, &family, rope_theta);
-    if config.flag("use_qk_norm", false) {
-        let eps = eps(&first.spec.norm);
-        rms_head_norm(&mut first, eps, 0.0, NormScope::Head);
-    }
-    first
-}
+pub(super) const GLM4_MOE: LlamaLike = LlamaLike {
+    key_heads: Some(8),
+    eps: ("rms_norm_eps", 1e-5),
+    max_positions: 131_072,
+    partial_rotary: Some(0.5),
+    adjust: |config, first| {
+        if config.flag("use_qk_norm", false) {
+            let eps = eps(&first.spec.norm);
+            rms_head_norm(first, eps, 0.0, NormScope::Head);
+        }
+    },
+    ..LLAMA
+};
 
 /// GLM-4-0414: norms before and after both parts; gate and up projection in one tensor.
 pub(super) fn glm4_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {

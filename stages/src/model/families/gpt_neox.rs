@@ -3,13 +3,13 @@
 use longsift_kernels::RopeStyle;
 
 use super::first_layer::FirstLayerConfig;
-use super::llama_like::{Bias, LLAMA, LlamaLike, NormKind, head_norm, llama_like, named};
+use super::llama_like::{Bias, LLAMA, LlamaLike, NormKind, layer_head_norm, named};
 use super::rest::{head_named, output, plain, two_projections};
 use super::sizes::{LLAMA_NAMES, SizeDefaults, SizeNames, sizes};
 use crate::model::decoder::{Decoder, NamedNorm, Order};
 use crate::model::fields::Fields;
 use crate::model::rope_config::{self, RopeDefaults};
-use crate::model::spec::{AttentionSpec, HeadNorm, Norm, NormScope};
+use crate::model::spec::{AttentionSpec, Norm};
 use crate::model::tensors::Projection;
 
 /// The rotating fraction and the base have different keys: `rotary_pct`, `rotary_emb_base`.
@@ -33,27 +33,24 @@ pub(super) fn gpt_neox(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLay
 }
 
 /// Half of a head rotates; each head of queries and keys has a layer norm before that.
-pub(super) fn persimmon(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
-    let family = LlamaLike {
-        norm: NormKind::Layer { offset: 0.0, bias: true },
-        eps: ("layer_norm_eps", 1e-5),
-        max_positions: 16_384,
-        bias: Bias::Fixed(true),
-        partial_rotary: Some(0.5),
-        ..LLAMA
-    };
-    let mut first = llama_like(config, &family, rope_theta);
+pub(super) const PERSIMMON: LlamaLike = LlamaLike {
+    norm: NormKind::Layer { offset: 0.0, bias: true },
+    eps: ("layer_norm_eps", 1e-5),
+    max_positions: 16_384,
+    bias: Bias::Fixed(true),
+    partial_rotary: Some(0.5),
+    adjust: persimmon,
+    ..LLAMA
+};
+
+fn persimmon(config: &Fields<'_>, first: &mut FirstLayerConfig) {
     let (heads, head_dim) = (first.spec.query_heads, first.spec.head_dim);
     let name = "layers.0.self_attn.query_key_value";
     let (query, key) = Projection::grouped(name, true, heads, 1, head_dim);
     (first.tensors.query, first.tensors.key, first.spec.key_heads) = (query, key, heads);
     if config.flag("qk_layernorm", true) {
-        let norm = HeadNorm::new(first.spec.norm.clone(), NormScope::Head);
-        let norm = HeadNorm { bias: true, ..norm };
-        let names = ["layers.0.self_attn.q_layernorm", "layers.0.self_attn.k_layernorm"];
-        head_norm(&mut first, norm, names[0], names[1]);
+        layer_head_norm(first);
     }
-    first
 }
 
 /// Both parts read the layer's input, each through its own norm, unless `use_parallel_residual` says otherwise.

@@ -3,7 +3,7 @@
 
 use longsift_kernels::RopeStyle;
 
-use super::first_layer::FirstLayerConfig;
+use super::first_layer::{FirstLayerConfig, slide_if_given};
 use super::llama_like::{Bias, LLAMA, LlamaLike, NormKind, head_norm, llama_like};
 use super::rest::{LlamaLayout, llama_decoder};
 use crate::model::decoder::Decoder;
@@ -66,12 +66,13 @@ pub(super) fn seed_oss_decoder(config: &Fields<'_>, first: &FirstLayerConfig) ->
 
 /// Granite 3, dense and with experts: a scaled embedding; products of queries and keys are multiplied by
 /// `attention_multiplier`.
-pub(super) fn granite(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
-    let mut first = llama_like(config, &LLAMA, rope_theta);
-    first.spec.scale = config.optional_positive("attention_multiplier").unwrap_or(1.0);
-    first.spec.embedding.multiplier = config.optional_positive("embedding_multiplier");
-    first
-}
+pub(super) const GRANITE: LlamaLike = LlamaLike {
+    adjust: |config, first| {
+        first.spec.scale = config.optional_positive("attention_multiplier").unwrap_or(1.0);
+        first.spec.embedding.multiplier = config.optional_positive("embedding_multiplier");
+    },
+    ..LLAMA
+};
 
 /// Granite 3: outputs of both parts are multiplied before they are added to the residual stream; logits are divided.
 pub(super) fn granite_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
@@ -83,23 +84,26 @@ pub(super) fn granite_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> 
 
 /// Hunyuan, dense and with experts: an RMS norm over each head after the rotary embedding. Every layer sees all tokens.
 /// `dynamic` rope scaling by `alpha` changes the base once, for windows of any length.
-pub(super) fn hunyuan(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
-    let family = LlamaLike { eps: ("rms_norm_eps", 1e-5), alpha: true, ..LLAMA };
-    let mut first = llama_like(config, &family, rope_theta);
-    let norm = HeadNorm::new(first.spec.norm.clone(), NormScope::Head);
-    let norm = HeadNorm { after_rope: true, ..norm };
-    let names = ["layers.0.self_attn.query_layernorm", "layers.0.self_attn.key_layernorm"];
-    head_norm(&mut first, norm, names[0], names[1]);
-    first
-}
+pub(super) const HUNYUAN: LlamaLike = LlamaLike {
+    eps: ("rms_norm_eps", 1e-5),
+    alpha: true,
+    adjust: |_, first| {
+        let norm = HeadNorm::new(first.spec.norm.clone(), NormScope::Head);
+        let norm = HeadNorm { after_rope: true, ..norm };
+        let names = ["layers.0.self_attn.query_layernorm", "layers.0.self_attn.key_layernorm"];
+        head_norm(first, norm, names[0], names[1]);
+    },
+    ..LLAMA
+};
 
 /// `InternLM` 1: Llama with biases.
 pub(super) const INTERNLM: LlamaLike = LlamaLike { bias: Bias::Flag("bias", true), ..LLAMA };
 
 /// `InternLM` 2: one tensor, in groups of queries, a key and a value.
-pub(super) fn internlm2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
-    let family = LlamaLike { bias: Bias::Flag("bias", false), ..LLAMA };
-    let mut first = llama_like(config, &family, rope_theta);
+pub(super) const INTERNLM2: LlamaLike =
+    LlamaLike { bias: Bias::Flag("bias", false), adjust: internlm2, ..LLAMA };
+
+fn internlm2(_: &Fields<'_>, first: &mut FirstLayerConfig) {
     let spec = &first.spec;
     let (groups, head_dim) = (spec.key_heads, spec.head_dim);
     let per_group = (spec.query_heads / groups).max(1);
@@ -107,7 +111,6 @@ pub(super) fn internlm2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLa
         Projection::grouped("layers.0.attention.wqkv", spec.bias, groups, per_group, head_dim);
     "tok_embeddings.weight".clone_into(&mut first.tensors.embedding);
     first.tensors.norm_weight = Some("layers.0.attention_norm.weight".to_owned());
-    first
 }
 
 /// `InternLM` 3: Llama with `qkv_bias`.
@@ -121,4 +124,24 @@ pub(super) fn internlm3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLa
         ..LLAMA
     };
     llama_like(config, &family, rope_theta)
+}
+
+/// Phi-3, 3.5 and 4: one tensor of queries, keys and values; `LongRoPE` in the models for 128,000 tokens; a fraction of each head
+/// rotates in Phi-4-mini. Every layer slides if `sliding_window` is given.
+pub(super) const PHI3: LlamaLike = LlamaLike {
+    eps: ("rms_norm_eps", 1e-5),
+    max_positions: 4096,
+    bias: Bias::Fixed(false),
+    partial_rotary: Some(1.0),
+    original_positions: Some(4096),
+    adjust: phi3,
+    ..LLAMA
+};
+
+fn phi3(config: &Fields<'_>, first: &mut FirstLayerConfig) {
+    let spec = &first.spec;
+    let (queries, keys) = (spec.query_heads * spec.head_dim, spec.key_heads * spec.head_dim);
+    (first.tensors.query, first.tensors.key) =
+        Projection::stacked("layers.0.self_attn.qkv_proj", false, queries, keys);
+    slide_if_given(config, first);
 }

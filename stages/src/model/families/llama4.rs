@@ -11,24 +11,25 @@ use crate::model::spec::{HeadNorm, Norm, NormScope, QueryScale};
 
 /// Llama 4: most layers see one chunk of tokens and rotate, the others see all and have no positions. Layers that
 /// rotate normalise each head afterwards, without weights; the others scale queries by position.
-pub(super) fn llama4(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
-    let family = LlamaLike {
-        key_heads: Some(8),
-        head_dim: Some(128),
-        eps: ("rms_norm_eps", 1e-5),
-        rope_theta: 5e5,
-        max_positions: 131_072,
-        pairing: RopeStyle::Interleaved,
-        ..LLAMA
-    };
-    let mut first = llama_like(config, &family, rope_theta);
+pub(super) const LLAMA4: LlamaLike = LlamaLike {
+    key_heads: Some(8),
+    head_dim: Some(128),
+    eps: ("rms_norm_eps", 1e-5),
+    rope_theta: 5e5,
+    max_positions: 131_072,
+    pairing: RopeStyle::Interleaved,
+    adjust: llama4,
+    ..LLAMA
+};
+
+fn llama4(config: &Fields<'_>, first: &mut FirstLayerConfig) {
     let rotates = rotating_layers(config);
     if rotates(0) {
         if config.flag("use_qk_norm", true) {
             let norm = Norm::Rms { eps: eps(&first.spec.norm), offset: 0.0 };
             let over = NormScope::Head;
             let norm = HeadNorm { norm, over, weight: false, bias: false, after_rope: true };
-            head_norm(&mut first, norm, "", "");
+            head_norm(first, norm, "", "");
         }
     } else {
         first.spec.rope = None;
@@ -40,8 +41,7 @@ pub(super) fn llama4(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer
             });
         }
     }
-    chunk(&mut first, config, rotates);
-    first
+    chunk(first, config, rotates);
 }
 
 fn chunk(first: &mut FirstLayerConfig, config: &Fields<'_>, rotates: impl Fn(u64) -> bool) {
@@ -63,23 +63,22 @@ fn chunk(first: &mut FirstLayerConfig, config: &Fields<'_>, rotates: impl Fn(u64
 
 /// `SmolLM3`: Llama, with some layers that have no positions. `no_rope_layers` has a 1 for each layer that rotates; by
 /// default, all but every fourth. With `use_sliding_window`, layers without positions slide.
-pub(super) fn smollm3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
-    let mut first = smollm3_rotating(config, rope_theta);
-    let rotates = rotating_layers(config);
-    let window = config.optional_size("sliding_window", 1 << 32);
-    let window = window.filter(|_| config.flag("use_sliding_window", false));
-    slide(&mut first, config, window, |layer| !rotates(layer));
-    if !rotates(0) {
-        first.spec.rope = None;
-    }
-    first
-}
+pub(super) const SMOLLM3: LlamaLike = LlamaLike {
+    adjust: |config, first| {
+        let rotates = rotating_layers(config);
+        let window = config.optional_size("sliding_window", 1 << 32);
+        let window = window.filter(|_| config.flag("use_sliding_window", false));
+        slide(first, config, window, |layer| !rotates(layer));
+        if !rotates(0) {
+            first.spec.rope = None;
+        }
+    },
+    ..ROTATING
+};
 
 /// A layer of `SmolLM3` that rotates.
-fn smollm3_rotating(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
-    let family = LlamaLike { key_heads: Some(4), rope_theta: 2e6, max_positions: 32_768, ..LLAMA };
-    llama_like(config, &family, rope_theta)
-}
+const ROTATING: LlamaLike =
+    LlamaLike { key_heads: Some(4), rope_theta: 2e6, max_positions: 32_768, ..LLAMA };
 
 /// Returns whether a layer rotates: from `no_rope_layers`, otherwise all but every `no_rope_layer_interval`th.
 fn rotating_layers(config: &Fields<'_>) -> impl Fn(u64) -> bool {
@@ -99,7 +98,7 @@ pub(super) fn smollm3_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> 
         tied: true,
         ..LlamaLayout::default()
     };
-    let (rotates, rope) = (rotating_layers(config), smollm3_rotating(config, None).spec.rope);
+    let (rotates, rope) = (rotating_layers(config), llama_like(config, &ROTATING, None).spec.rope);
     let of_layer = |layer| rope.clone().filter(|_| rotates(layer));
     let ropes = Some((0..first.spec.layers).map(of_layer).collect());
     Decoder { ropes, ..llama_decoder(config, first, &layout) }

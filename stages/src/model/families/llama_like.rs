@@ -29,6 +29,8 @@ pub(super) struct LlamaLike {
     pub(super) original_positions: Option<u64>,
     /// Whether `dynamic` rope scaling may be given by `alpha`.
     pub(super) alpha: bool,
+    /// Applies the differences that are not constants.
+    pub(super) adjust: fn(&Fields<'_>, &mut FirstLayerConfig),
 }
 
 /// Llama itself: the defaults of the other families.
@@ -44,6 +46,7 @@ pub(super) const LLAMA: LlamaLike = LlamaLike {
     partial_rotary: None,
     original_positions: None,
     alpha: false,
+    adjust: |_, _| {},
 };
 
 /// Whether queries and keys have a bias.
@@ -127,7 +130,9 @@ pub(super) fn llama_like_with(
     let (queries, keys) = (sizes.query_heads * sizes.head_dim, sizes.key_heads * sizes.head_dim);
     let projections = Projection::separate("layers.0.self_attn", bias, queries, keys);
     let names = ("embed_tokens", "layers.0.input_layernorm", norm_bias);
-    named(spec, &["model.", ""], names, projections)
+    let mut first = named(spec, &["model.", ""], names, projections);
+    (family.adjust)(config, &mut first);
+    first
 }
 
 /// Creates a first layer with its own tensor names. The norm's tensors are `{norm}.weight` and, with `norm_bias`,
@@ -184,6 +189,14 @@ pub(super) fn head_norm(first: &mut FirstLayerConfig, norm: HeadNorm, query: &st
 pub(super) fn rms_head_norm(first: &mut FirstLayerConfig, eps: f64, offset: f64, over: NormScope) {
     let norm = HeadNorm::new(Norm::Rms { eps, offset }, over);
     head_norm(first, norm, "layers.0.self_attn.q_norm", "layers.0.self_attn.k_norm");
+}
+
+/// Adds a layer norm of each head before the rotary embedding, with a bias (Phi, Persimmon).
+pub(super) fn layer_head_norm(first: &mut FirstLayerConfig) {
+    let norm = HeadNorm::new(first.spec.norm.clone(), NormScope::Head);
+    let norm = HeadNorm { bias: true, ..norm };
+    let names = ["layers.0.self_attn.q_layernorm", "layers.0.self_attn.k_layernorm"];
+    head_norm(first, norm, names[0], names[1]);
 }
 
 /// Returns the first norm's `eps`, which many families use for their other norms as well.

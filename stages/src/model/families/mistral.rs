@@ -1,41 +1,42 @@
 //! Mistral 7B, Nemo and Small; Ministral. The first release slides over 4,096 tokens in every layer.
 //! Mixtral follows the attention with a mixture of experts.
 
-use super::first_layer::{FirstLayerConfig, slide, slide_everywhere, sliding_window};
-use super::llama_like::{Bias, LLAMA, LlamaLike, llama_like};
+use super::first_layer::{
+    FirstLayerConfig, slide, slide_everywhere, slide_if_given, sliding_window,
+};
+use super::llama_like::{Bias, LLAMA, LlamaLike};
 use super::rest::{plain_llama_decoder, sized};
 use super::sizes::MAX_ENTRIES;
 use crate::model::decoder::{Decoder, FeedForward, Perceptron};
 use crate::model::fields::Fields;
 use crate::model::spec::QueryScale;
 
-const MISTRAL: LlamaLike =
-    LlamaLike { key_heads: Some(8), max_positions: 131_072, bias: Bias::Fixed(false), ..LLAMA };
-
 /// Every layer slides over `sliding_window` tokens. As in the transformers library, `null` disables the window and a
 /// missing key means 4,096.
-pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
-    let mut first = llama_like(config, &MISTRAL, rope_theta);
-    slide_everywhere(&mut first, config, sliding_window(config, 4096));
-    first
-}
+pub(super) const MISTRAL: LlamaLike = LlamaLike {
+    key_heads: Some(8),
+    max_positions: 131_072,
+    bias: Bias::Fixed(false),
+    adjust: |config, first| slide_everywhere(first, config, sliding_window(config, 4096)),
+    ..LLAMA
+};
 
 /// Every layer slides unless `layer_types` says otherwise.
-pub(super) fn ministral(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
-    let mut first = llama_like(config, &MISTRAL, rope_theta);
-    slide(&mut first, config, sliding_window(config, 4096), |_| true);
-    first
-}
+pub(super) const MINISTRAL: LlamaLike = LlamaLike {
+    adjust: |config, first| slide(first, config, sliding_window(config, 4096), |_| true),
+    ..MISTRAL
+};
 
 /// `YaRN`, and queries that are scaled with their position beyond the original training length.
-pub(super) fn ministral3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
-    let family = LlamaLike {
-        head_dim: Some(128),
-        eps: ("rms_norm_eps", 1e-5),
-        max_positions: 262_144,
-        ..MISTRAL
-    };
-    let mut first = llama_like(config, &family, rope_theta);
+pub(super) const MINISTRAL3: LlamaLike = LlamaLike {
+    head_dim: Some(128),
+    eps: ("rms_norm_eps", 1e-5),
+    max_positions: 262_144,
+    adjust: ministral3,
+    ..MISTRAL
+};
+
+fn ministral3(config: &Fields<'_>, first: &mut FirstLayerConfig) {
     let rope = config.optional_object("rope_parameters");
     let rope = rope.or_else(|| config.optional_object("rope_scaling"));
     let scale = rope.as_ref().and_then(|rope| {
@@ -44,19 +45,12 @@ pub(super) fn ministral3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstL
     });
     first.spec.query_scale =
         scale.map(|(floor, scale)| QueryScale::Temperature { floor, scale, shift: 0.0 });
-    let window = config.optional_size("sliding_window", 1 << 32);
-    slide_everywhere(&mut first, config, window);
-    first
+    slide_if_given(config, first);
 }
 
 /// Mixtral: every layer slides over `sliding_window` tokens if it is given; by default, none does.
-pub(super) fn mixtral(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
-    let family = LlamaLike { eps: ("rms_norm_eps", 1e-5), rope_theta: 1e6, ..MISTRAL };
-    let mut first = llama_like(config, &family, rope_theta);
-    let window = config.optional_size("sliding_window", 1 << 32);
-    slide_everywhere(&mut first, config, window);
-    first
-}
+pub(super) const MIXTRAL: LlamaLike =
+    LlamaLike { eps: ("rms_norm_eps", 1e-5), rope_theta: 1e6, adjust: slide_if_given, ..MISTRAL };
 
 /// A router chooses `num_experts_per_tok` of `num_local_experts` gated experts.
 pub(super) fn mixtral_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {

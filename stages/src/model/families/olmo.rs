@@ -3,7 +3,7 @@
 use longsift_kernels::RopeStyle;
 
 use super::first_layer::{FirstLayerConfig, layer_zero_slides, slide, sliding_window};
-use super::llama_like::{LLAMA, LlamaLike, NormKind, llama_like, plain_rope, rms_head_norm};
+use super::llama_like::{LLAMA, LlamaLike, NormKind, plain_rope, rms_head_norm};
 use super::rest::{attention_bias_decoder, norms_after};
 use crate::model::decoder::{Decoder, NamedNorm};
 use crate::model::fields::Fields;
@@ -11,58 +11,53 @@ use crate::model::problem::ModelProblem;
 use crate::model::spec::{Norm, NormScope};
 
 /// The norm has no weights; queries and keys may be clipped.
-pub(super) fn olmo(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
-    let norm = NormKind::Layer { offset: 0.0, bias: false };
+pub(super) const OLMO: LlamaLike = LlamaLike {
+    norm: NormKind::Layer { offset: 0.0, bias: false },
     // `eps` is fixed in the library: config.json has no key for it.
-    let eps = ("layer_norm_eps of OLMo is not configurable", 1e-5);
-    let family = LlamaLike { norm, eps, ..LLAMA };
-    let mut first = llama_like(config, &family, rope_theta);
-    first.tensors.norm_weight = None;
-    first.spec.clip = config.optional_positive("clip_qkv");
-    first
-}
+    eps: ("layer_norm_eps of OLMo is not configurable", 1e-5),
+    adjust: |config, first| {
+        first.tensors.norm_weight = None;
+        first.spec.clip = config.optional_positive("clip_qkv");
+    },
+    ..LLAMA
+};
 
 /// Norms follow attention and MLP; the first layer reads the embedding. One norm covers all query heads, another all
 /// key heads.
-pub(super) fn olmo2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
-    without_first_norm(config, 1e4, rope_theta)
-}
+pub(super) const OLMO2: LlamaLike =
+    LlamaLike { norm: NormKind::None, adjust: norm_all_heads, ..LLAMA };
 
 /// Like `OLMo` 2; three layers of four slide, starting with the first, without rope scaling.
-pub(super) fn olmo3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
-    let mut first = without_first_norm(config, 5e5, rope_theta);
+pub(super) const OLMO3: LlamaLike = LlamaLike { rope_theta: 5e5, adjust: olmo3, ..OLMO2 };
+
+fn olmo3(config: &Fields<'_>, first: &mut FirstLayerConfig) {
+    norm_all_heads(config, first);
     let slides = |layer: u64| !(layer + 1).is_multiple_of(4);
-    slide(&mut first, config, sliding_window(config, 4096), slides);
+    slide(first, config, sliding_window(config, 4096), slides);
     let nested = config.optional_object("rope_parameters");
     let nested = nested.is_some_and(|rope| rope.contains("sliding_attention"));
     if layer_zero_slides(config, slides(0)) && !nested {
         let theta = first.spec.rope.as_ref().map_or(5e5, |rope| rope.theta);
         first.spec.rope = Some(plain_rope(RopeStyle::Half, first.spec.head_dim, theta));
     }
-    first
 }
 
 /// Like `OLMo` 2 with a first norm. Clipping, which would follow the norms over all heads, is refused.
-pub(super) fn olmoe(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
-    let family = LlamaLike { eps: ("rms_norm_eps", 1e-5), max_positions: 4096, ..LLAMA };
-    let mut first = llama_like(config, &family, rope_theta);
-    if config.optional_positive("clip_qkv").is_some() {
-        let message = "`clip_qkv` is not supported for this model type";
-        config.note(ModelProblem::settings(message));
-    }
-    rms_head_norm(&mut first, rms_eps(config), 0.0, NormScope::AllHeads);
-    first
-}
+pub(super) const OLMOE: LlamaLike = LlamaLike {
+    eps: ("rms_norm_eps", 1e-5),
+    max_positions: 4096,
+    adjust: |config, first| {
+        if config.optional_positive("clip_qkv").is_some() {
+            let message = "`clip_qkv` is not supported for this model type";
+            config.note(ModelProblem::settings(message));
+        }
+        norm_all_heads(config, first);
+    },
+    ..LLAMA
+};
 
-fn without_first_norm(
-    config: &Fields<'_>,
-    theta: f64,
-    rope_theta: Option<f64>,
-) -> FirstLayerConfig {
-    let family = LlamaLike { norm: NormKind::None, rope_theta: theta, ..LLAMA };
-    let mut first = llama_like(config, &family, rope_theta);
-    rms_head_norm(&mut first, rms_eps(config), 0.0, NormScope::AllHeads);
-    first
+fn norm_all_heads(config: &Fields<'_>, first: &mut FirstLayerConfig) {
+    rms_head_norm(first, rms_eps(config), 0.0, NormScope::AllHeads);
 }
 
 fn rms_eps(config: &Fields<'_>) -> f64 {

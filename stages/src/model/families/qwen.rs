@@ -3,9 +3,7 @@
 use longsift_kernels::RopeStyle;
 
 use super::first_layer::{FirstLayerConfig, slide, sliding_window};
-use super::llama_like::{
-    Bias, LLAMA, LlamaLike, eps, llama_like, named, plain_rope, rms_head_norm,
-};
+use super::llama_like::{Bias, LLAMA, LlamaLike, eps, named, plain_rope, rms_head_norm};
 use super::sizes::{SizeDefaults, SizeNames, sizes};
 use crate::model::fields::Fields;
 use crate::model::rope::RopeScaling;
@@ -50,62 +48,61 @@ pub(super) fn qwen(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerCo
 
 /// Qwen2 and Qwen2.5: queries and keys always have a bias. With `use_sliding_window`, layers from `max_window_layers` on slide, so layer 0
 /// does only if that is 0 (or `layer_types` says so).
-pub(super) fn qwen2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
-    let family =
-        LlamaLike { key_heads: Some(32), max_positions: 32_768, bias: Bias::Fixed(true), ..LLAMA };
-    let mut first = llama_like(config, &family, rope_theta);
-    if config.flag("use_sliding_window", false) {
-        let sliding_from = config.optional_count("max_window_layers").unwrap_or(28);
-        slide(&mut first, config, sliding_window(config, 4096), |layer| layer >= sliding_from);
-    }
-    first
-}
+pub(super) const QWEN2: LlamaLike = LlamaLike {
+    key_heads: Some(32),
+    max_positions: 32_768,
+    bias: Bias::Fixed(true),
+    adjust: |config, first| {
+        if config.flag("use_sliding_window", false) {
+            let sliding_from = config.optional_count("max_window_layers").unwrap_or(28);
+            slide(first, config, sliding_window(config, 4096), |layer| layer >= sliding_from);
+        }
+    },
+    ..LLAMA
+};
 
 /// Qwen2 with experts: with `use_sliding_window`, every other layer below `max_window_layers` slides, starting with the first.
-pub(super) fn qwen2_moe(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
-    let family = LlamaLike {
-        key_heads: Some(16),
-        max_positions: 32_768,
-        bias: Bias::Flag("qkv_bias", true),
-        ..LLAMA
-    };
-    let mut first = llama_like(config, &family, rope_theta);
-    if config.flag("use_sliding_window", false) {
-        let sliding_below = config.optional_count("max_window_layers").unwrap_or(28);
-        let slides = |layer: u64| layer.is_multiple_of(2) && layer < sliding_below;
-        slide(&mut first, config, sliding_window(config, 4096), slides);
-    }
-    first
-}
-
-const QWEN3: LlamaLike =
-    LlamaLike { key_heads: Some(32), head_dim: Some(128), max_positions: 32_768, ..LLAMA };
+pub(super) const QWEN2_MOE: LlamaLike = LlamaLike {
+    key_heads: Some(16),
+    max_positions: 32_768,
+    bias: Bias::Flag("qkv_bias", true),
+    adjust: |config, first| {
+        if config.flag("use_sliding_window", false) {
+            let sliding_below = config.optional_count("max_window_layers").unwrap_or(28);
+            let slides = |layer: u64| layer.is_multiple_of(2) && layer < sliding_below;
+            slide(first, config, sliding_window(config, 4096), slides);
+        }
+    },
+    ..LLAMA
+};
 
 /// Qwen3: an RMS norm over each head before the rotary embedding. With `use_sliding_window`, layers from `max_window_layers` on slide.
-pub(super) fn qwen3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
-    let mut first = with_head_norms(config, &QWEN3, rope_theta);
-    let sliding_from = config.optional_count("max_window_layers").unwrap_or(28);
-    slide(&mut first, config, window(config), |layer| layer >= sliding_from);
-    first
-}
+pub(super) const QWEN3: LlamaLike = LlamaLike {
+    key_heads: Some(32),
+    head_dim: Some(128),
+    max_positions: 32_768,
+    adjust: |config, first| {
+        norm_each_head(first);
+        let sliding_from = config.optional_count("max_window_layers").unwrap_or(28);
+        slide(first, config, window(config), |layer| layer >= sliding_from);
+    },
+    ..LLAMA
+};
 
 /// Qwen3 with experts: with `use_sliding_window`, every layer slides.
-pub(super) fn qwen3_moe(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
-    let family = LlamaLike { key_heads: Some(4), head_dim: None, ..QWEN3 };
-    let mut first = with_head_norms(config, &family, rope_theta);
-    slide(&mut first, config, window(config), |_| true);
-    first
-}
+pub(super) const QWEN3_MOE: LlamaLike = LlamaLike {
+    key_heads: Some(4),
+    head_dim: None,
+    adjust: |config, first| {
+        norm_each_head(first);
+        slide(first, config, window(config), |_| true);
+    },
+    ..QWEN3
+};
 
-fn with_head_norms(
-    config: &Fields<'_>,
-    family: &LlamaLike,
-    rope_theta: Option<f64>,
-) -> FirstLayerConfig {
-    let mut first = llama_like(config, family, rope_theta);
+fn norm_each_head(first: &mut FirstLayerConfig) {
     let eps = eps(&first.spec.norm);
-    rms_head_norm(&mut first, eps, 0.0, NormScope::Head);
-    first
+    rms_head_norm(first, eps, 0.0, NormScope::Head);
 }
 
 fn window(config: &Fields<'_>) -> Option<u64> {
