@@ -42,8 +42,7 @@ impl RopeDefaults {
 pub(crate) fn rotary_dims(config: &Fields<'_>, head_dim: u64, default: f64) -> u64 {
     let types = config.optional_texts("layer_types");
     let first = types.and_then(|types| types.first().copied());
-    let nested = filled(config, "rope_scaling", first);
-    let nested = nested.or_else(|| filled(config, "rope_parameters", first));
+    let nested = nested(config, first);
     let factor = nested.and_then(|rope| rope.optional_positive("partial_rotary_factor"));
     let factor =
         factor.or_else(|| config.optional_positive("partial_rotary_factor")).unwrap_or(default);
@@ -69,8 +68,7 @@ pub(crate) fn read_for_layer_type(
     theta: Option<f64>,
     layer_type: Option<&str>,
 ) -> RopeSpec {
-    let nested = filled(config, "rope_scaling", layer_type);
-    let nested = nested.or_else(|| filled(config, "rope_parameters", layer_type));
+    let nested = nested(config, layer_type);
     let written = nested.as_ref().and_then(|rope| rope.optional_positive("rope_theta"));
     let written =
         written.or_else(|| config.optional_positive("rope_theta")).unwrap_or(defaults.theta);
@@ -87,14 +85,16 @@ pub(crate) fn read_for_layer_type(
     }
 }
 
-/// Returns the nested object, or that of `layer_type` if it has one object per layer type; `None` if it is absent,
-/// `null` or empty.
-fn filled<'a>(config: &Fields<'a>, name: &str, layer_type: Option<&str>) -> Option<Fields<'a>> {
-    let rope = config.optional_object(name).filter(|rope| !rope.is_empty())?;
-    match layer_type.filter(|kind| rope.contains(kind)) {
-        Some(kind) => rope.optional_object(kind),
-        None => Some(rope),
-    }
+/// Returns the nested object at the old or the new location, or that of `layer_type` if it has one object per layer type; `None` if
+/// it is absent, `null` or empty.
+pub(crate) fn nested<'a>(config: &Fields<'a>, layer_type: Option<&str>) -> Option<Fields<'a>> {
+    ["rope_scaling", "rope_parameters"].into_iter().find_map(|name| {
+        let rope = config.optional_object(name).filter(|rope| !rope.is_empty())?;
+        match layer_type.filter(|kind| rope.contains(kind)) {
+            Some(kind) => rope.optional_object(kind),
+            None => Some(rope),
+        }
+    })
 }
 
 fn kind<'a>(rope: &Fields<'a>) -> &'a str {

@@ -24,31 +24,25 @@ struct LatentLike {
     multiplier: Option<(&'static str, f64)>,
 }
 
+const V2: LatentLike = LatentLike {
+    max_positions: 2048,
+    eps: 1e-6,
+    pairing: RopeStyle::Interleaved,
+    ranks: (1536, 512),
+    dims: (128, 64, Some(128)),
+    multiplier: None,
+};
+
 /// V2 and V2-Lite, which has no low rank for queries.
 pub(super) fn v2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
-    let family = LatentLike {
-        max_positions: 2048,
-        eps: 1e-6,
-        pairing: RopeStyle::Interleaved,
-        ranks: (1536, 512),
-        dims: (128, 64, Some(128)),
-        multiplier: None,
-    };
-    latent_like(config, &family, rope_theta)
+    latent_like(config, &V2, rope_theta)
 }
 
 /// V3, R1 and Kimi K2.
 pub(super) fn v3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let interleaved = config.flag("rope_interleave", true);
-    let family = LatentLike {
-        max_positions: 4096,
-        eps: 1e-6,
-        pairing: if interleaved { RopeStyle::Interleaved } else { RopeStyle::Half },
-        ranks: (1536, 512),
-        dims: (128, 64, Some(128)),
-        multiplier: None,
-    };
-    latent_like(config, &family, rope_theta)
+    let pairing = if interleaved { RopeStyle::Interleaved } else { RopeStyle::Half };
+    latent_like(config, &LatentLike { max_positions: 4096, pairing, ..V2 }, rope_theta)
 }
 
 /// `MiniCPM3`: rotating pairs half a head apart, a scaled embedding.
@@ -155,9 +149,7 @@ fn down_projections(first: &mut FirstLayerConfig, config: &Fields<'_>) {
 
 /// Returns the multiplier of logits, which is squared, if `mscale_all_dim` of the rope scaling is set.
 fn mscale(config: &Fields<'_>, scaling: &RopeScaling) -> f64 {
-    let nested = config.optional_object("rope_scaling");
-    let nested = nested.filter(|rope| !rope.is_empty());
-    let nested = nested.or_else(|| config.optional_object("rope_parameters"));
+    let nested = rope_config::nested(config, None);
     let scale = nested.as_ref().and_then(|rope| rope.optional_number("mscale_all_dim"));
     let factor = match scaling {
         RopeScaling::Yarn { factor, .. } => Some(*factor),
