@@ -38,7 +38,7 @@ pub struct Verification {
     /// Number of rows accounted for.
     pub rows: u64,
     /// Finding about the cached layer-zero table.
-    pub table: String,
+    pub table: &'static str,
     pub findings: Vec<Finding>,
 }
 
@@ -311,18 +311,15 @@ impl Verification {
         Ok(())
     }
 
-    /// Checks the table that the run used, if it is still cached.
-    fn table(&mut self, lock: &PipelineLock) {
-        let Some(spec) = lock.recorded.as_ref().and_then(|recorded| {
+    /// Checks the table that the run used, if it is still cached. Returns the finding about it.
+    fn table(&mut self, lock: &PipelineLock) -> &'static str {
+        let Some((spec, _)) = lock.recorded.as_ref().and_then(|recorded| {
             Spec::recorded(&recorded.pipeline, &lock.settings, &Overrides::default()).ok()
         }) else {
-            "not checked: the run does not record its pipeline".clone_into(&mut self.table);
-            return;
+            return "not checked: the run does not record its pipeline";
         };
-        let (spec, _) = spec;
         let Some(settings) = spec.load_partial_model() else {
-            "not checked: no measure of the pipeline uses one".clone_into(&mut self.table);
-            return;
+            return "not checked: no measure of the pipeline uses one";
         };
         let folder = match &settings.cache_folder {
             Some(folder) => Ok(spec.resolve(folder).to_path_buf()),
@@ -339,8 +336,7 @@ impl Verification {
             _ => spec.resolve(&settings.model).to_path_buf(),
         };
         let Ok(model) = ModelFolder::open(&path, settings.rope_theta) else {
-            "not checked: the model folder cannot be opened".clone_into(&mut self.table);
-            return;
+            return "not checked: the model folder cannot be opened";
         };
         let kernel = lock.identity.find_in_measures("kernel").and_then(|name| name.as_str());
         let kernel = kernel.and_then(Kernel::from_name);
@@ -349,22 +345,20 @@ impl Verification {
             LayerZeroTable::cached(&model, kernel, settings.precision, &folder)
         });
         let Some((table, _)) = cached else {
-            "not checked: not in the cache".clone_into(&mut self.table);
-            return;
+            return "not checked: not in the cache";
         };
         let fact = |name| lock.identity.find_in_measures(name).and_then(|digest| digest.as_str());
         if fact("weights") != weights.as_deref() || fact("layer") != Some(&model.spec().digest()) {
-            "not checked: the model folder contains a different model".clone_into(&mut self.table);
-            return;
+            return "not checked: the model folder contains a different model";
         }
         match table.verify() {
             Ok(()) => {
                 self.bytes += table.bytes();
-                "intact".clone_into(&mut self.table);
+                "intact"
             }
             Err(why) => {
-                "damaged".clone_into(&mut self.table);
                 self.find(Blame::Data, "the layer-zero table in the cache", why);
+                "damaged"
             }
         }
     }
@@ -428,10 +422,10 @@ pub fn verify(directory: &RunDirectory) -> Result<Verification> {
         Some(manifest) => Some(manifest.lock),
         None => PipelineLock::read(&directory.lock_file())?,
     };
-    match lock {
+    found.table = match lock {
         Some(lock) => found.table(&lock),
-        None => "not checked: the lock is missing".clone_into(&mut found.table),
-    }
+        None => "not checked: the lock is missing",
+    };
     // Records that a person changed may contradict each other.
     if found.findings.iter().any(|finding| finding.blame == Blame::Data) {
         found.findings.retain(|finding| finding.blame != Blame::Bug);
