@@ -171,8 +171,10 @@ fn samples(
 /// Maximum number of characters of a group's value on a page: values are arbitrary data and appear at every chart.
 const MAX_NAME_CHARACTERS: usize = 48;
 
-pub(super) fn name(value: Option<&str>) -> String {
-    value.map_or_else(|| "(no group)".to_owned(), short)
+/// Returns the name of a group, or of all others combined.
+pub(super) fn name(value: Option<&str>, others: bool) -> String {
+    let without_value = if others { "all other groups" } else { "(no group)" };
+    value.map_or_else(|| without_value.to_owned(), short)
 }
 
 /// Returns the value of a group or a label, cut to the width of a chart.
@@ -192,7 +194,7 @@ impl GroupReport {
     }
 
     pub(super) fn name(&self) -> String {
-        if self.others { "all other groups".to_owned() } else { name(self.value.as_deref()) }
+        name(self.value.as_deref(), self.others)
     }
 }
 

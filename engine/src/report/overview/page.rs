@@ -267,11 +267,11 @@ impl Overview {
             self.groups.iter().enumerate().filter(|(_, group)| !group.samples.is_empty())
         {
             let mut inner = Vec::new();
-            for kind in KINDS {
+            for (kind, title) in KINDS {
                 let mut of_kind =
                     group.samples.iter().filter(|sample| sample.why == kind).peekable();
                 if of_kind.peek().is_some() {
-                    inner.push(Block::Heading(kind.title().to_owned()));
+                    inner.push(Block::Heading(title.to_owned()));
                     inner.extend(of_kind.map(|sample| Block::Sample(self.sample(sample))));
                 }
             }
@@ -331,7 +331,7 @@ impl Overview {
         let row = |of: &GroupDrift| {
             let max = of.shifts.iter().max_by(|one, other| one.1.abs().total_cmp(&other.1.abs()));
             vec![
-                groups::name(of.value.as_deref()),
+                groups::name(of.value.as_deref(), false),
                 count(of.count),
                 percent(of.kept_fraction),
                 percent(of.calibrated_kept_fraction),
@@ -389,26 +389,21 @@ impl Overview {
         if !figures.is_empty() {
             blocks.push(Block::Figures(figures));
         }
-        let phases = self.summary.phases_by_memory();
-        if !phases.is_empty() {
-            let rows = phases.iter().map(|(phase, max)| vec![(*phase).to_owned(), bytes(*max)]);
-            blocks.push(Block::table(["phase", "peak memory"], rows.collect()));
-        }
-        if !self.machine.steps.is_empty() {
-            let rows = self
-                .machine
-                .steps
-                .iter()
-                .map(|(step, number)| vec![line_safe(&step.replace('_', " ")), count(*number)]);
-            blocks.push(Block::table(["event", "count"], rows.collect()));
-        }
-        if !self.machine.seconds.is_empty() {
-            let rows = self
-                .machine
-                .seconds
-                .iter()
-                .map(|(stage, seconds)| vec![stage.clone(), format!("{seconds:.2} s")]);
-            blocks.push(Block::table(["stage", "time"], rows.collect()));
+        let phases = self.summary.phases_by_memory().into_iter();
+        let phases = phases.map(|(phase, max)| vec![phase.to_owned(), bytes(max)]);
+        let steps = self.machine.steps.iter();
+        let steps =
+            steps.map(|(step, number)| vec![line_safe(&step.replace('_', " ")), count(*number)]);
+        let times = self.machine.seconds.iter();
+        let times = times.map(|(stage, seconds)| vec![stage.clone(), format!("{seconds:.2} s")]);
+        for (header, rows) in [
+            (["phase", "peak memory"], phases.collect::<Vec<_>>()),
+            (["event", "count"], steps.collect()),
+            (["stage", "time"], times.collect()),
+        ] {
+            if !rows.is_empty() {
+                blocks.push(Block::table(header, rows));
+            }
         }
         let kernel = self
             .summary

@@ -32,26 +32,14 @@ pub(crate) enum PickKind {
     LeftOut,
 }
 
-/// All kinds, in the order of the page.
-pub(crate) const KINDS: [PickKind; 5] = [
-    PickKind::Best,
-    PickKind::JustAbove,
-    PickKind::JustBelow,
-    PickKind::Refused,
-    PickKind::LeftOut,
+/// All kinds and their titles, in the order of the page.
+pub(crate) const KINDS: [(PickKind, &str); 5] = [
+    (PickKind::Best, "Highest scores"),
+    (PickKind::JustAbove, "Just above the threshold"),
+    (PickKind::JustBelow, "Just below the threshold"),
+    (PickKind::Refused, "Rejected by a guard or without a score"),
+    (PickKind::LeftOut, "Below the threshold, at random"),
 ];
-
-impl PickKind {
-    pub(crate) fn title(self) -> &'static str {
-        match self {
-            Self::Best => "Highest scores",
-            Self::JustAbove => "Just above the threshold",
-            Self::JustBelow => "Just below the threshold",
-            Self::Refused => "Rejected by a guard or without a score",
-            Self::LeftOut => "Below the threshold, at random",
-        }
-    }
-}
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Pick {
@@ -149,7 +137,7 @@ impl Picks {
     /// Returns the samples to show, each once: in a small group one sample may be of several kinds.
     pub(super) fn shown(self) -> Vec<(PickKind, Pick)> {
         let mut shown: Vec<(PickKind, Pick)> = Vec::new();
-        for (kind, picks) in KINDS.into_iter().zip(self.0) {
+        for ((kind, _), picks) in KINDS.into_iter().zip(self.0) {
             for pick in picks {
                 if shown.iter().all(|(_, other)| other.at != pick.at) {
                     shown.push((kind, pick));

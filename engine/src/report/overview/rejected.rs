@@ -165,13 +165,7 @@ pub(super) fn section(all: &[GuardRejection], samples: &str) -> Option<Section> 
         let words = guard.in_words(samples);
         blocks.push(Block::Note(format!("Warning: guard {words} ({}).", guard.setting)));
     }
-    let name = |group: &GroupRejections| {
-        if group.others {
-            "all other groups".to_owned()
-        } else {
-            groups::name(group.value.as_deref())
-        }
-    };
+    let name = |group: &GroupRejections| groups::name(group.value.as_deref(), group.others);
     let row = |guard: String, group: String, rejected: u64, all: u64| {
         vec![guard, group, count(rejected), count(all), share(rejected, all)]
     };
