@@ -247,12 +247,15 @@ pub(super) fn widest(left: &DataType, right: &DataType) -> Option<DataType> {
             widest(value, plain)?
         }
         (DataType::Map(left, sorted), DataType::Map(right, also)) => {
-            DataType::Map(widest_entries(left, right)?, *sorted && *also)
+            // Key and value are matched by position instead of name.
+            let entries = zip_children(left.data_type(), right.data_type(), widest_field)?;
+            let entries = left.as_ref().clone().with_data_type(entries);
+            DataType::Map(Arc::new(entries), *sorted && *also)
         }
-        (DataType::Struct(left), DataType::Struct(right)) => {
-            let same_names =
-                left.iter().map(|field| field.name()).eq(right.iter().map(|field| field.name()));
-            DataType::Struct(if same_names { widest_fields(left, right)? } else { return None })
+        (DataType::Struct(left), DataType::Struct(right))
+            if left.iter().map(|field| field.name()).ne(right.iter().map(|field| field.name())) =>
+        {
+            return None;
         }
         _ => zip_children(left, right, widest_field)
             .or_else(|| (left == right).then(|| left.clone()))?,
@@ -281,21 +284,6 @@ pub(super) fn widest_field(left: &FieldRef, right: &FieldRef) -> Option<FieldRef
 /// Returns the name and parameters of a column's extension type.
 fn extension(field: &FieldRef) -> [Option<&String>; 2] {
     EXTENSION_TYPE.map(|key| field.metadata().get(key))
-}
-
-fn widest_fields(left: &Fields, right: &Fields) -> Option<Fields> {
-    left.iter().zip(right).map(|(left, right)| widest_field(left, right)).collect()
-}
-
-/// Applies [`widest_field`] to the entries of two maps, matching key and value by position instead of name.
-fn widest_entries(left: &FieldRef, right: &FieldRef) -> Option<FieldRef> {
-    let (DataType::Struct(left_fields), DataType::Struct(right_fields)) =
-        (left.data_type(), right.data_type())
-    else {
-        return None;
-    };
-    let fields = widest_fields(left_fields, right_fields)?;
-    Some(Arc::new(left.as_ref().clone().with_data_type(DataType::Struct(fields))))
 }
 
 /// Returns the type to request from the Parquet reader: the structure of `file` with leaves and list widths of
