@@ -341,7 +341,7 @@ impl FirstLayer {
         }
         let (shape, rules) = self.shape_and_rules(ids.len());
         let (rotation, projections) = (self.spec.rotation(ids.len()), self.projections(kernel));
-        let (rotation, norms) = (rotation.as_ref(), projections.head_norms());
+        let (rotation, norms) = (rotation.as_ref(), projections.head_norms.as_ref());
         measure(&shape, &rules, Operands::Table { ids, rotation, norms }, heads)
     }
 

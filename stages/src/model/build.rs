@@ -46,9 +46,9 @@ pub(crate) fn build(
     let mut weights = LayerWeights::read(model)?;
     let aux = aux_arrays(spec, &mut weights);
     let steps = RowSteps::new(spec, kernel, &mut weights);
-    let embedding = model.parts().iter().find(|part| part.needed.role == TensorRole::Embedding);
+    let embedding = model.parts.iter().find(|part| part.needed.role == TensorRole::Embedding);
     let mut reader =
-        TensorReader::new(model.shards(), embedding.expect("every family needs an embedding"))?;
+        TensorReader::new(&model.shards, embedding.expect("every family needs an embedding"))?;
     let chunk_rows = (CHUNK_BYTES / (8 * (spec.hidden_size + spec.row_width()))).clamp(16, 8192);
     std::thread::scope(|scope| {
         let (read, embeddings) = sync_channel(0);

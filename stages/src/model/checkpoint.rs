@@ -21,8 +21,8 @@ use crate::contract::hex;
 #[derive(Debug)]
 pub struct ModelFolder {
     config: ModelConfig,
-    shards: Vec<WeightShard>,
-    parts: Vec<LocatedTensor>,
+    pub(crate) shards: Vec<WeightShard>,
+    pub(crate) parts: Vec<LocatedTensor>,
     checkpoint_bytes: u64,
     warnings: Vec<String>,
 }
@@ -117,7 +117,7 @@ impl ModelFolder {
             .iter()
             .map(|shard| (&shard.name, &shard.header_digest, &shard.stamp))
             .collect();
-        let config = hex(&Sha256::digest(self.config.bytes()));
+        let config = hex(&Sha256::digest(&self.config.bytes));
         let parts = self.parts.iter().map(|part| json!([part.needed, part.format.name()]));
         let identity = json!({
             "folder": folder.to_string_lossy(),
@@ -126,14 +126,6 @@ impl ModelFolder {
             "parts": parts.collect::<Vec<_>>(),
         });
         hex(&Sha256::digest(identity.to_string().as_bytes()))
-    }
-
-    pub(crate) fn shards(&self) -> &[WeightShard] {
-        &self.shards
-    }
-
-    pub(crate) fn parts(&self) -> &[LocatedTensor] {
-        &self.parts
     }
 }
 
@@ -162,7 +154,7 @@ fn open(config: ModelConfig) -> Result<ModelFolder, Vec<ModelProblem>> {
 /// Returns how the weights are packed, and the files that hold them.
 fn stored(config: &ModelConfig) -> Result<(Method, Catalogue), Vec<ModelProblem>> {
     match config.gguf() {
-        None => Ok((formats::method(config.map())?, Catalogue::read(config.folder())?)),
+        None => Ok((formats::method(&config.map)?, Catalogue::read(config.folder())?)),
         Some((files, architecture)) => {
             let method = Method::Gguf { architecture, head_dim: config.spec().head_dim };
             Ok((method, Catalogue::from_files(config.folder(), files)?))
@@ -260,7 +252,7 @@ pub(crate) fn locate(
 }
 
 fn needed(config: &ModelConfig) -> Vec<NeededTensor> {
-    config.tensors().needed(config.spec())
+    config.tensors.needed(config.spec())
 }
 
 fn finder<'a>(
@@ -270,7 +262,7 @@ fn finder<'a>(
 ) -> Finder<'a> {
     Finder {
         tensors,
-        prefixes: config.tensors().prefixes,
+        prefixes: config.tensors.prefixes,
         quantization: config.quantization(),
         method,
         tied: config.is_tied(),
@@ -294,7 +286,7 @@ fn missing_tensors(config: &ModelConfig, mut names: Vec<String>) -> ModelProblem
 /// Lists biases that the checkpoint has and `config.json` does not request. The transformers library ignores them as
 /// well.
 fn ignored_biases(config: &ModelConfig, finder: &Finder<'_>) -> Vec<String> {
-    let tensors = config.tensors();
+    let tensors = &config.tensors;
     let without_bias =
         [&tensors.query, &tensors.key].into_iter().filter(|projection| projection.bias.is_none());
     let names = without_bias.filter_map(|projection| projection.weight.strip_suffix(".weight"));

@@ -28,10 +28,10 @@ const MAX_CONFIG_BYTES: u64 = 4 << 20;
 #[derive(Clone, Debug)]
 pub struct ModelConfig {
     files: WeightFiles,
-    bytes: Vec<u8>,
-    map: Map<String, Value>,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) map: Map<String, Value>,
     spec: AttentionSpec,
-    tensors: LayerZeroTensors,
+    pub(crate) tensors: LayerZeroTensors,
     rope_theta: Option<f64>,
 }
 
@@ -239,10 +239,6 @@ impl ModelConfig {
         packed_bytes(&self.spec)
     }
 
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-
     /// Whether the folder has any weight files, including formats that are refused.
     pub fn has_weights(&self) -> bool {
         let names = || file_names(&self.files.folder).unwrap_or_default();
@@ -252,14 +248,6 @@ impl ModelConfig {
 
     pub(crate) fn gguf(&self) -> Option<(&[String], &'static Architecture)> {
         self.files.gguf.as_ref().map(|(files, architecture)| (files.as_slice(), *architecture))
-    }
-
-    pub(crate) fn map(&self) -> &Map<String, Value> {
-        &self.map
-    }
-
-    pub(crate) fn tensors(&self) -> &LayerZeroTensors {
-        &self.tensors
     }
 }
 

@@ -244,8 +244,7 @@ fn modules_without_quantisation_are_read_as_plain() {
     let weight = (Dtype::BF16, vec![64, 128], vec![0x3f; 64 * 128 * 2]);
     plain.tensors.insert(format!("{QUERY}.weight"), weight);
     let model = plain.opened().unwrap();
-    let part =
-        model.parts().iter().find(|part| part.needed.role == TensorRole::QueryWeight).unwrap();
+    let part = model.parts.iter().find(|part| part.needed.role == TensorRole::QueryWeight).unwrap();
     assert_eq!((part.format.name().as_str(), part.bytes()), ("BF16", 64 * 128 * 2));
 }
 
@@ -521,7 +520,7 @@ fn a_tied_checkpoint_may_hold_only_its_head() {
         let embedding = changed.tensors.remove(&name).unwrap();
         changed.tensors.insert("lm_head.weight".to_owned(), embedding);
         changed.config["tie_word_embeddings"] = tied;
-        changed.opened().map(|model| model.parts().last().unwrap().name().to_owned())
+        changed.opened().map(|model| model.parts.last().unwrap().name().to_owned())
     };
     assert_eq!(with(json!(true)).unwrap(), "lm_head.weight");
     assert!(with(json!(false)).unwrap_err()[0].message.contains("embed_tokens.weight"));

@@ -17,10 +17,10 @@ pub(super) fn folder() -> PathBuf {
 
 /// Reads all numbers of the required tensors of one name, in row order, a few rows at a time.
 fn read(model: &ModelFolder, name: &str, most_rows: u64) -> Vec<f32> {
-    let parts = model.parts().iter().filter(|part| name.ends_with(&part.needed.name));
+    let parts = model.parts.iter().filter(|part| name.ends_with(&part.needed.name));
     let mut numbers = Vec::new();
     for part in parts {
-        let mut reader = TensorReader::new(model.shards(), part).unwrap();
+        let mut reader = TensorReader::new(&model.shards, part).unwrap();
         numbers.extend(reader.chunks(most_rows).flat_map(Result::unwrap));
         assert_eq!(reader.finish().1, part.bytes(), "{name}: bytes read are bytes promised");
     }
@@ -29,7 +29,7 @@ fn read(model: &ModelFolder, name: &str, most_rows: u64) -> Vec<f32> {
 
 /// Returns the rows of an expected matrix that the model needs.
 fn wanted(model: &ModelFolder, name: &str, expected: &[f32], width: usize) -> Vec<f32> {
-    let parts = model.parts().iter().filter(|part| name.ends_with(&part.needed.name));
+    let parts = model.parts.iter().filter(|part| name.ends_with(&part.needed.name));
     let rows = parts.flat_map(|part| part.needed.rows.clone()).flatten();
     rows.flat_map(|row| expected[row as usize * width..][..width].to_vec()).collect()
 }
@@ -53,7 +53,7 @@ fn format(name: &str) {
             );
         }
     }
-    assert!(model.parts().iter().any(|part| part.needed.role == TensorRole::Embedding));
+    assert!(model.parts.iter().any(|part| part.needed.role == TensorRole::Embedding));
     check(name, &folder);
 }
 

@@ -62,7 +62,7 @@ pub fn slice(
     config: ModelConfig,
     weights: &Rc<dyn RemoteWeights>,
 ) -> Result<SlicePlan, Vec<ModelProblem>> {
-    let method = formats::method(config.map())?;
+    let method = formats::method(&config.map)?;
     let catalogue = if config.folder().join(INDEX).exists() {
         Catalogue::read(config.folder())?
     } else {
@@ -83,7 +83,7 @@ pub fn slice(
     }
     Ok(SlicePlan {
         files: by_file.into_iter().map(|(source, stored)| sliced_file(source, stored)).collect(),
-        index: index(tensors.files_by_tensor(), checkpoint_bytes),
+        index: index(&tensors.files_by_tensor, checkpoint_bytes),
         checkpoint_bytes,
         tensors: tensors.found().map(|stored| stored.name.clone()).collect(),
     })

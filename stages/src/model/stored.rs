@@ -56,7 +56,7 @@ impl WeightSource {
 /// All tensors of a model's files. A file's header is read when the first of its tensors is requested.
 pub(crate) struct StoredTensors {
     files: WeightSource,
-    files_by_tensor: BTreeMap<String, String>,
+    pub(crate) files_by_tensor: BTreeMap<String, String>,
     /// `None` for a file whose header could not be read.
     shards: BTreeMap<String, Option<WeightShard>>,
     /// Requested tensors that were found, by name.
@@ -117,10 +117,6 @@ impl StoredTensors {
             self.shards.insert(file.to_owned(), opened);
         }
         self.shards[file].as_ref()
-    }
-
-    pub(crate) fn files_by_tensor(&self) -> &BTreeMap<String, String> {
-        &self.files_by_tensor
     }
 
     pub(crate) fn found(&self) -> impl Iterator<Item = &StoredTensor> {

@@ -107,7 +107,7 @@ pub(crate) fn check(
 ) -> Option<ModelProblem> {
     let used: BTreeSet<&str> = tensors.found().map(|stored| stored.name.as_str()).collect();
     let stems: BTreeSet<&str> = used.iter().filter_map(|name| stem(name)).collect();
-    let all = tensors.files_by_tensor().keys().map(String::as_str);
+    let all = tensors.files_by_tensor.keys().map(String::as_str);
     let unused = all.filter(|name| !used.contains(name));
     let unread: Vec<&str> = if let Some((_, architecture)) = config.gguf() {
         let layers = config.spec().layers;
@@ -147,7 +147,7 @@ fn gguf_layer(name: &str) -> Option<(u64, &str)> {
 
 /// Describes the first missing layer, or the last superfluous one.
 fn other_gguf_layers(tensors: &StoredTensors, layers: u64) -> Option<String> {
-    let names = tensors.files_by_tensor().keys();
+    let names = tensors.files_by_tensor.keys();
     let present: BTreeSet<u64> = names.filter_map(|name| Some(gguf_layer(name)?.0)).collect();
     if let Some(missing) = (0..layers).find(|layer| !present.contains(layer)) {
         return Some(format!("has no tensors of layer {missing} (counted from 0)"));
@@ -186,7 +186,7 @@ struct TensorNames<'a> {
 
 impl<'a> TensorNames<'a> {
     fn new(config: &'a ModelConfig, used: &BTreeSet<&'a str>) -> Self {
-        let tensors = config.tensors();
+        let tensors = &config.tensors;
         let query = tensors.query.weight.as_str();
         let (layers, rest) = query.split_once("0.").unwrap_or(("", query));
         let module = stem(rest).and_then(stem).unwrap_or_default();

@@ -197,10 +197,8 @@ pub(crate) struct LayerWeights {
 impl LayerWeights {
     /// Reads every required tensor except the embedding.
     pub(crate) fn read(model: &ModelFolder) -> Result<Self, ModelProblem> {
-        Self::read_tensors(
-            model.shards(),
-            model.parts().iter().filter(|part| part.needed.role != TensorRole::Embedding),
-        )
+        let parts = model.parts.iter().filter(|part| part.needed.role != TensorRole::Embedding);
+        Self::read_tensors(&model.shards, parts)
     }
 
     /// Reads some tensors completely.

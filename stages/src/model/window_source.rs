@@ -17,7 +17,7 @@ pub(crate) struct PackedProjections {
     query: Option<Vec<PackedWeights>>,
     key: Option<Vec<PackedWeights>>,
     /// Norms after the rotary embedding.
-    head_norms: Option<HeadNorms>,
+    pub(crate) head_norms: Option<HeadNorms>,
 }
 
 impl PackedProjections {
@@ -44,10 +44,6 @@ impl PackedProjections {
             key: pack(TensorRole::KEY, key, spec.key_heads),
             head_norms: head_norms(spec, table),
         }
-    }
-
-    pub(crate) fn head_norms(&self) -> Option<&HeadNorms> {
-        self.head_norms.as_ref()
     }
 }
 
@@ -90,7 +86,7 @@ impl WindowParts<'_> {
 
     fn heads(&self) -> TableWindow<'_> {
         let (view, row_width) = (self.table.view(), self.table.row_width());
-        let norms = self.projections.head_norms();
+        let norms = self.projections.head_norms.as_ref();
         TableWindow::new(view, row_width, self.ids, self.shape, self.rope, norms)
     }
 

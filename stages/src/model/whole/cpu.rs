@@ -60,7 +60,7 @@ impl<'m> Backend for CpuBackend<'m> {
         should_continue: &(dyn Fn() -> bool + Sync),
     ) -> Result<Vec<Squares>, ModelProblem> {
         let hidden = self.0.spec().hidden_size as usize;
-        let spec = layer.spec();
+        let spec = layer.spec;
         let max = spec.gated_linear.as_ref().map(|_| PIECE_TOKENS * hidden);
         let lengths: Vec<usize> = states.iter().map(Vec::len).collect();
         let mut rest = (&mut *states, carried);

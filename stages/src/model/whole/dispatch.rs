@@ -93,7 +93,7 @@ impl WholeModel {
         match &self.backend {
             Chosen::Own => ProductPrecision::F32,
             #[cfg(feature = "candle")]
-            Chosen::Candle(place) => place.precision(),
+            Chosen::Candle(place) => place.precision,
         }
     }
 
@@ -101,7 +101,7 @@ impl WholeModel {
         match &self.backend {
             Chosen::Own => false,
             #[cfg(feature = "candle")]
-            Chosen::Candle(devices) => devices.on_gpus(),
+            Chosen::Candle(devices) => devices.on_gpus,
         }
     }
 
@@ -116,7 +116,7 @@ impl WholeModel {
         match &self.backend {
             Chosen::Own => cpu::memory::estimate(self, sequences, threads),
             #[cfg(feature = "candle")]
-            Chosen::Candle(devices) => candle_memory::estimate(self, devices.on_gpus(), sequences),
+            Chosen::Candle(devices) => candle_memory::estimate(self, devices.on_gpus, sequences),
         }
     }
 }

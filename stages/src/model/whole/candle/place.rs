@@ -14,8 +14,8 @@ const VERSION: &str = "0.11.1";
 /// Devices that may run a model: the processor, or the GPUs of this machine.
 #[derive(Clone, Debug)]
 pub(in crate::model::whole) struct CandleDevices {
-    on_gpus: bool,
-    precision: ProductPrecision,
+    pub(in crate::model::whole) on_gpus: bool,
+    pub(in crate::model::whole) precision: ProductPrecision,
     /// GPUs in use, by number.
     opened: Arc<Mutex<BTreeMap<u32, Device>>>,
 }
@@ -40,14 +40,6 @@ impl CandleDevices {
         #[cfg(feature = "candle-cuda")]
         candle_core::cuda::set_gemm_reduced_precision_f32(self.precision == ProductPrecision::Bf16);
         Ok(CandleDevice { device, precision: self.precision })
-    }
-
-    pub(in crate::model::whole) fn on_gpus(&self) -> bool {
-        self.on_gpus
-    }
-
-    pub(in crate::model::whole) fn precision(&self) -> ProductPrecision {
-        self.precision
     }
 
     /// Name of everything except the weights that determines the bits.

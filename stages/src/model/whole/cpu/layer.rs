@@ -21,7 +21,7 @@ use crate::model::whole::located::WholeModel;
 
 /// A layer with its weights in memory, as float32.
 pub(crate) struct Layer<'a> {
-    spec: &'a AttentionSpec,
+    pub(super) spec: &'a AttentionSpec,
     mixer: Mixer<'a>,
     hidden: usize,
     kernel: Kernel,
@@ -78,10 +78,6 @@ impl<'a> Layer<'a> {
             feed_forward,
             after_feed_forward,
         }
-    }
-
-    pub(super) fn spec(&self) -> &AttentionSpec {
-        self.spec
     }
 
     /// Returns the norm and projections of the queries and keys.
