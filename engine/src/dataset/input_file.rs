@@ -154,11 +154,6 @@ impl InputFile {
         }
     }
 
-    /// Returns the number of columns stored in the file itself; those of partitions follow.
-    pub(super) fn own_columns(&self) -> usize {
-        self.schema.fields().len() - self.partitions.len()
-    }
-
     /// Creates a decoder of columns stored in the file itself that reads from `source`.
     pub(super) fn decode(
         &self,

@@ -18,7 +18,6 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
 
-use super::formats::type_names;
 use super::problem::DataProblem;
 use super::row_bytes::row_bytes;
 use super::source::guarded;
@@ -267,12 +266,7 @@ pub fn unsupported_columns(schema: &Schema) -> Vec<String> {
             writer.write(&RecordBatch::try_new(of_one, vec![column])?)?;
             ParquetRecordBatchReaderBuilder::try_new(Bytes::from(writer.into_inner()?)).map(drop)
         };
-        let why = guarded(attempt).err()?;
-        Some(format!(
-            "`{}` of the type {}: {why}",
-            field.name(),
-            type_names::name(field.data_type())
-        ))
+        Some(types::unsupported(field, guarded(attempt).err()?))
     };
     schema.fields().iter().filter_map(one).collect()
 }

@@ -17,10 +17,10 @@ use arrow_json::writer::{LineDelimited, WriterBuilder};
 use arrow_schema::{ArrowError, DataType, Field, FieldRef, Fields, Schema, SchemaRef};
 use zstd::stream::write::Encoder;
 
-use super::formats::type_names::{self, UTC};
+use super::formats::type_names::UTC;
 use super::part::{WrittenPart, ZSTD_LEVEL};
 use super::problem::DataProblem;
-use super::types::{contains, map_child_fields};
+use super::types::{contains, map_child_fields, unsupported};
 use crate::base::text::quoted;
 use crate::storage::atomic::AtomicFile;
 
@@ -88,12 +88,7 @@ pub fn unsupported_columns(schema: &Schema) -> Vec<String> {
         let of_one = Arc::new(Schema::new(of_one));
         let nulls = new_null_array(field.data_type(), 1);
         let row = RecordBatch::try_new(Arc::clone(&of_one), vec![nulls]);
-        let why = row.and_then(|row| encoded(&row, &in_utc(&of_one))).err()?;
-        Some(format!(
-            "`{}` of the type {}: {why}",
-            field.name(),
-            type_names::name(field.data_type())
-        ))
+        Some(unsupported(field, row.and_then(|row| encoded(&row, &in_utc(&of_one))).err()?))
     };
     schema.fields().iter().filter_map(one).collect()
 }

@@ -91,7 +91,8 @@ impl Batches {
         let file = &dataset.files[request.file];
         let source =
             open_unchanged(dataset, file).map_err(|problem| problem.in_file(&file.path))?;
-        let own = file.own_columns();
+        // Columns stored in the file itself; those of partitions follow.
+        let own = file.schema.fields().len() - file.partitions.len();
         let columns = request.columns.iter();
         let columns =
             columns.map(|(column, data_type)| (file.positions[*column], data_type.clone()));

@@ -69,6 +69,11 @@ pub(super) fn utc_time_field(field: Field) -> Field {
     field.with_metadata(metadata)
 }
 
+/// Describes a column that a format cannot hold.
+pub(super) fn unsupported(field: &Field, why: impl std::fmt::Display) -> String {
+    format!("`{}` of the type {}: {why}", field.name(), type_names::name(field.data_type()))
+}
+
 pub(super) fn described(field: &FieldRef) -> String {
     let zone = if is_utc_time(field) { " in UTC" } else { "" };
     let unit = match field.data_type() {

@@ -46,7 +46,7 @@ impl JsonShape {
     }
 
     pub(in crate::dataset) fn merge(self, other: Self) -> Self {
-        let values = match (self.values, other.values) {
+        let both = |own: Option<Box<Self>>, other: Option<Box<Self>>| match (own, other) {
             (Some(own), Some(other)) => Some(Box::new(own.merge(*other))),
             (own, other) => own.or(other),
         };
@@ -59,12 +59,9 @@ impl JsonShape {
             large: self.large + other.large,
             unsigned: self.unsigned + other.unsigned,
             fractions: self.fractions + other.fractions,
-            items: match (self.items, other.items) {
-                (Some(own), Some(other)) => Some(Box::new(own.merge(*other))),
-                (own, other) => own.or(other),
-            },
+            items: both(self.items, other.items),
             fields: merge_fields(self.fields, other.fields),
-            values,
+            values: both(self.values, other.values),
         };
         if joined.values.is_some() || joined.fields.len() > MAX_FIELDS {
             joined.into_dictionary()
