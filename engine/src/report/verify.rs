@@ -120,13 +120,9 @@ impl Verification {
     }
 
     fn unit(&mut self, directory: &RunDirectory, record: &UnitRecord) -> Result<()> {
-        let same = |wanted: &Schema| {
-            let wanted = columns(wanted);
-            move |schema: &Schema| columns(schema) == wanted
-        };
         self.part(&directory.root, &record.scores, &scores::is_table)?;
         if let Some(part) = &record.dropped {
-            self.part(&directory.root, part, &same(&dropped::schema()))?;
+            self.part(&directory.root, part, &is_dropped)?;
         }
         if let Some(part) = &record.quarantine {
             self.part(&directory.root, part, &is_quarantine)?;
@@ -146,9 +142,8 @@ impl Verification {
                 self.file(&directory.data(), part)?;
             }
         }
-        let wanted = columns(&dropped::schema());
         for part in &manifest.dropped {
-            self.part(&directory.root, part, &|schema| columns(schema) == wanted)?;
+            self.part(&directory.root, part, &is_dropped)?;
         }
         for part in &manifest.selection {
             self.part(&directory.root, part, &selected::is_table)?;
@@ -364,9 +359,12 @@ impl Verification {
     }
 }
 
-fn columns(schema: &Schema) -> Vec<(String, String)> {
-    let fields = schema.fields().iter();
-    fields.map(|field| (field.name().clone(), field.data_type().to_string())).collect()
+fn is_dropped(schema: &Schema) -> bool {
+    let columns = |schema: &Schema| -> Vec<(String, String)> {
+        let fields = schema.fields().iter();
+        fields.map(|field| (field.name().clone(), field.data_type().to_string())).collect()
+    };
+    columns(schema) == columns(&dropped::schema())
 }
 
 fn is_output(schema: &Schema) -> bool {
