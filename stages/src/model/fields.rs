@@ -12,7 +12,8 @@ use super::problem::ModelProblem;
 /// problems of a file are found at once. Nothing is built while there are problems.
 pub(crate) struct Fields<'a> {
     map: &'a Map<String, Value>,
-    location: String,
+    /// Name for messages: `config.json`, or the path of the object in it.
+    pub(crate) location: String,
     problems: &'a RefCell<Vec<ModelProblem>>,
 }
 
@@ -99,11 +100,6 @@ impl<'a> Fields<'a> {
             (None, Some(default)) => default,
             (None, None) => self.size(names[0], max),
         }
-    }
-
-    /// Returns the name for messages: `config.json`, or the path of the object in it.
-    pub(crate) fn location(&self) -> &str {
-        &self.location
     }
 
     /// Returns a list of finite numbers, or `None` if absent.

@@ -18,7 +18,7 @@ pub(super) struct LinePosition {
 /// Line reader that can start in the middle of a file.
 pub(super) struct LineReader<R> {
     reader: R,
-    offset: u64,
+    pub(super) offset: u64,
     lines: u64,
 }
 
@@ -27,10 +27,6 @@ impl<R: BufRead> LineReader<R> {
     /// of lines before it.
     pub(super) fn new(reader: R, offset: u64, lines: u64) -> Self {
         Self { reader, offset, lines }
-    }
-
-    pub(super) fn offset(&self) -> u64 {
-        self.offset
     }
 
     /// Returns the next line that is not blank; `None` at the end. Appends its bytes to `into`, unless they exceed

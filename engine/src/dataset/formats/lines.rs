@@ -148,14 +148,14 @@ impl LinesDecoder {
             return Ok(());
         }
         let (reader, next) = self.reader.as_mut().expect("a row was just read with it");
-        if following.is_ok_and(|index| ranges[index].start == reader.offset()) {
+        if following.is_ok_and(|index| ranges[index].start == reader.offset) {
             return Ok(());
         }
         let line = reader.next(None, 0).map_err(|error| error.to_string())?;
         *next += 1;
         match line {
             Some(line) if !is_last => self.check_start(row + 1, line),
-            None if is_last && reader.offset() == bytes => Ok(()),
+            None if is_last && reader.offset == bytes => Ok(()),
             _ => Err(self.moved()),
         }
     }

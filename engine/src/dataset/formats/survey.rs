@@ -136,7 +136,7 @@ fn scan_lines(
         }
         rows += 1;
     }
-    Ok(LineSurvey { sha256: String::new(), ranges, rows, bytes: reader.offset(), shape })
+    Ok(LineSurvey { sha256: String::new(), ranges, rows, bytes: reader.offset, shape })
 }
 
 struct HashingReader<R> {

@@ -114,7 +114,7 @@ fn refuse_unknown_settings(attention: &Fields<'_>) {
     }
     for name in ["qk_ln", "prefix_lm", "rope"] {
         if attention.flag(name, false) {
-            let message = format!("`{name}` of {} is not supported", attention.location());
+            let message = format!("`{name}` of {} is not supported", attention.location);
             attention.note(ModelProblem::settings(message));
         }
     }

@@ -36,7 +36,7 @@ pub(super) fn first_layer(config: &Fields<'_>, _rope_theta: Option<f64>) -> Firs
     let hidden_size = config.optional_size("hidden_size", MAX_ENTRIES).unwrap_or(2048);
     let heads = config.optional_size("num_heads", MAX_HEADS).unwrap_or(4);
     let key_heads = config.optional_size("num_kv_heads", MAX_HEADS).unwrap_or(heads);
-    check_groups(config, config.location(), heads, key_heads);
+    check_groups(config, &config.location, heads, key_heads);
     let sizes = Sizes {
         layers: config.optional_size("num_hidden_layers", MAX_ENTRIES).unwrap_or(24),
         hidden_size,
@@ -199,7 +199,7 @@ fn softmax_layers(config: &Fields<'_>, sizes: &Sizes, norm: &Norm) -> Vec<Softma
     let mut groups: Vec<SoftmaxLayers> = Vec::new();
     for fields in config.objects("attn") {
         for key in fields.names().filter(|key| !SOFTMAX_KEYS.contains(&key.as_str())) {
-            let message = format!("`{key}` in {} is not supported", fields.location());
+            let message = format!("`{key}` in {} is not supported", fields.location);
             fields.note(ModelProblem::settings(message));
         }
         let mut layers: Vec<u64> = Vec::new();
@@ -209,7 +209,7 @@ fn softmax_layers(config: &Fields<'_>, sizes: &Sizes, norm: &Norm) -> Vec<Softma
             if !sensible || known || layers.contains(&(layer as u64)) {
                 let message = format!(
                     "`layers` in {} names layer {layer}; the model has layers 0 to {}, and each is named once",
-                    fields.location(),
+                    fields.location,
                     sizes.layers - 1
                 );
                 fields.note(ModelProblem::checkpoint(message));
@@ -217,7 +217,7 @@ fn softmax_layers(config: &Fields<'_>, sizes: &Sizes, norm: &Norm) -> Vec<Softma
             layers.push(layer as u64);
         }
         if fields.value("layers").is_none() {
-            let message = format!("{} has no `layers`", fields.location());
+            let message = format!("{} has no `layers`", fields.location);
             fields.note(ModelProblem::checkpoint(message));
         }
         groups.push(softmax_group(&fields, layers, sizes, norm));
@@ -234,11 +234,11 @@ fn softmax_group(
     let hidden = sizes.hidden_size;
     let query_heads = fields.size("num_heads", MAX_HEADS);
     let key_heads = fields.optional_size("num_kv_heads", MAX_HEADS).unwrap_or(query_heads);
-    check_groups(fields, fields.location(), query_heads, key_heads);
+    check_groups(fields, &fields.location, query_heads, key_heads);
     if !hidden.is_multiple_of(2 * query_heads) {
         let message = format!(
             "{} contradicts itself: {query_heads} heads with pairs of numbers cannot share `hidden_size` {hidden} evenly",
-            fields.location()
+            fields.location
         );
         fields.note(ModelProblem::checkpoint(message));
     }

@@ -203,7 +203,7 @@ fn block(settings: &Fields<'_>, name: &str) -> Option<(u64, u64)> {
         _ => {
             settings.note(ModelProblem::checkpoint(format!(
                 "`{name}` in {}: expected two whole numbers from 1, got {sizes:?}",
-                settings.location()
+                settings.location
             )));
             None
         }
