@@ -19,7 +19,6 @@ pub(crate) mod part_tokens;
 pub(crate) mod partitions;
 pub(crate) mod problem;
 pub(crate) mod read;
-pub mod reading;
 pub(crate) mod row_bytes;
 pub(crate) mod rows;
 pub(crate) mod source;

@@ -7,9 +7,8 @@ use arrow_schema::{DataType, Field, SchemaRef};
 
 use super::discover::DiscoveredFiles;
 use super::formats::type_names;
-use super::input_file::{Contents, InputFile};
+use super::input_file::{Contents, InputFile, ReadSettings};
 use super::problem::DataProblem;
-use super::reading::ReadSettings;
 use super::source::InTree;
 use super::unify::LinesSchema;
 use crate::base::diagnostic::Blame;

@@ -1,14 +1,16 @@
-//! Opens an input file and reads its metadata, before any row is read.
+//! Opens an input file and reads its metadata, before any row is read; the settings for reading.
 
 use std::io::Read;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use arrow_schema::{Schema, SchemaRef};
+use arrow_schema::{Fields, Schema, SchemaRef};
 use longsift_stages::contract::{SIGNATURE_BYTES, Signature};
 
 use super::discover::DiscoveredFiles;
 use super::footer::{Footer, footer_bytes};
+use super::footer_cache::FooterCache;
 use super::formats::arrow_ipc::ArrowFile;
 use super::formats::compression::FileCompression;
 use super::formats::decode::{Decode, DecodeError, DecodeRequest, RowGroupInfo};
@@ -19,13 +21,40 @@ use super::formats::parquet;
 use super::formats::survey::LineSurvey;
 use super::formats::survey_cache::SurveyCacheEntry;
 use super::problem::DataProblem;
-use super::reading::ReadSettings;
 use super::source::OpenFile;
 use super::walk::unreadable;
 use crate::base::diagnostic::Blame;
+use crate::spec::pipeline::{InputFormat, OnBadFile};
 use crate::storage::error::ErrorKind;
 use crate::storage::range_file::Stamp;
 use crate::storage::store::is_address;
+
+/// Settings for reading an input, except its path.
+#[derive(Clone, Debug)]
+pub struct ReadSettings {
+    pub on_bad_file: OnBadFile,
+    pub format: InputFormat,
+    /// Columns of JSON lines; `None` to infer them from the first lines.
+    pub columns: Option<Fields>,
+    /// Maximum bytes of a line, a record batch or a decompressed page.
+    pub max_part_bytes: u64,
+    pub cache_folder: Option<PathBuf>,
+    /// Footers cached by another process of the same job.
+    pub footers: Option<Arc<FooterCache>>,
+}
+
+impl Default for ReadSettings {
+    fn default() -> Self {
+        Self {
+            on_bad_file: OnBadFile::Fail,
+            format: InputFormat::Auto,
+            columns: None,
+            max_part_bytes: 1 << 30,
+            cache_folder: None,
+            footers: None,
+        }
+    }
+}
 
 #[derive(Clone, Debug)]
 pub struct InputFile {

@@ -49,7 +49,7 @@ mod tests {
 
     use super::*;
     use crate::dataset::footer_cache::FooterCache;
-    use crate::dataset::reading::ReadSettings;
+    use crate::dataset::input_file::ReadSettings;
     use crate::run_directory::layout::RunDirectory;
 
     #[test]

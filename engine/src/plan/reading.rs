@@ -11,7 +11,7 @@ use crate::base::error::Result;
 use crate::dataset::footer_cache::FooterCache;
 use crate::dataset::formats::type_names;
 use crate::dataset::input::Dataset;
-use crate::dataset::reading::ReadSettings;
+use crate::dataset::input_file::ReadSettings;
 use crate::dataset::write_footer_cache;
 use crate::spec::Spec;
 use crate::storage::files;

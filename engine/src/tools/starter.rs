@@ -13,7 +13,7 @@ use crate::base::error::Result;
 use crate::base::text::quoted;
 use crate::dataset::formats::type_names;
 use crate::dataset::input::Dataset;
-use crate::dataset::reading::ReadSettings;
+use crate::dataset::input_file::ReadSettings;
 use crate::plan::Plan;
 use crate::plan::options::PlanOptions;
 use crate::spec::init::{Content, Starter};
