@@ -1,6 +1,5 @@
 //! Backend of this project's own kernels, on processors.
 
-mod feed_forward;
 mod gated_linear;
 mod head;
 mod layer;

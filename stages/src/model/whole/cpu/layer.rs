@@ -4,19 +4,18 @@ use std::borrow::Cow;
 use std::convert::Infallible;
 
 use longsift_kernels::{
-    AttendScratch, Kernel, KeyValues, LogitRules, PackedWeights, QueryBlock, Rope,
+    AttendScratch, Kernel, KeyValues, LogitRules, PackedWeights, Pointwise, QueryBlock, Rope,
 };
 use rayon::prelude::*;
 
 use super::gated_linear::{Carried, GatedLinearLayer, PIECE_TOKENS};
-use super::query_keys::QueryKeys;
-use super::query_keys::{BLOCK_ROWS, packed};
-use crate::model::decoder::{NamedNorm, Order};
+use super::query_keys::{BLOCK_ROWS, QueryKeys, packed};
+use crate::model::decoder::{Activation, NamedNorm, Order};
 use crate::model::norms::RowNorm;
 use crate::model::spec::AttentionSpec;
 use crate::model::tensors::TensorRole;
 use crate::model::weights::LayerWeights;
-use crate::model::whole::feed_forward::FeedForwardLayers;
+use crate::model::whole::feed_forward::{FeedForwardLayers, PerceptronLayers, choose};
 use crate::model::whole::located::WholeModel;
 
 /// A layer with its weights in memory, as float32.
@@ -251,4 +250,75 @@ struct LayerWindow<'a> {
     rope: Option<&'a Rope>,
     /// Factors of the queries, `[tokens]`.
     scales: Option<Vec<f32>>,
+}
+
+impl FeedForwardLayers<PackedWeights> {
+    /// Computes the output for some rows, `[rows, hidden_size]`.
+    fn apply(&self, kernel: Kernel, rows: &[f32]) -> Vec<f32> {
+        let (router, chosen, experts) = match self {
+            Self::Dense(part) => return part.apply(kernel, rows),
+            Self::Experts { router, chosen, experts } => (router, *chosen, experts),
+        };
+        let hidden = experts[0].down.outputs();
+        let count = rows.len() / hidden;
+        let mut logits = vec![0.0; count * experts.len()];
+        router.apply(rows, &mut logits);
+        let choices: Vec<Vec<(usize, f64)>> =
+            logits.chunks_exact(experts.len()).map(|row| choose(row, chosen)).collect();
+        let mut out = vec![0.0; rows.len()];
+        for (index, expert) in experts.iter().enumerate() {
+            let of_row = |row: usize| {
+                let choice = choices[row].iter().find(|(chosen, _)| *chosen == index)?;
+                Some((row, choice.1 as f32))
+            };
+            let routed: Vec<(usize, f32)> = (0..count).filter_map(of_row).collect();
+            if routed.is_empty() {
+                continue;
+            }
+            let row = |row: usize| &rows[row * hidden..(row + 1) * hidden];
+            let of_expert: Vec<f32> =
+                routed.iter().flat_map(|(index, _)| row(*index)).copied().collect();
+            let given = expert.apply(kernel, &of_expert);
+            for ((row, weight), given) in routed.iter().zip(given.chunks_exact(hidden)) {
+                let out = &mut out[row * hidden..(row + 1) * hidden];
+                out.iter_mut().zip(given).for_each(|(out, given)| *out += weight * given);
+            }
+        }
+        out
+    }
+}
+
+impl PerceptronLayers<PackedWeights> {
+    fn apply(&self, kernel: Kernel, rows: &[f32]) -> Vec<f32> {
+        let count = rows.len() / self.down.outputs();
+        let mut wide = vec![0.0; count * self.up.outputs()];
+        self.up.apply(rows, &mut wide);
+        match &self.gate {
+            None => activate(self.activation, kernel, &mut wide),
+            Some(gate) => {
+                let mut gates = vec![0.0; wide.len()];
+                gate.apply(rows, &mut gates);
+                activate(self.activation, kernel, &mut gates);
+                wide.iter_mut().zip(&gates).for_each(|(x, gate)| *x *= gate);
+            }
+        }
+        let mut out = vec![0.0; rows.len()];
+        self.down.apply(&wide, &mut out);
+        out
+    }
+}
+
+fn activate(activation: Activation, kernel: Kernel, numbers: &mut [f32]) {
+    match activation {
+        Activation::Silu => Pointwise::Silu.apply(kernel, numbers),
+        Activation::GeluTanh => Pointwise::GeluTanh.apply(kernel, numbers),
+        Activation::Gelu => {
+            for x in numbers {
+                let exact = f64::from(*x);
+                *x = (exact / 2.0 * libm::erfc(-exact * std::f64::consts::FRAC_1_SQRT_2)) as f32;
+            }
+        }
+        Activation::Relu => numbers.iter_mut().for_each(|x| *x = x.max(0.0)),
+        Activation::ReluSquared => numbers.iter_mut().for_each(|x| *x = x.max(0.0).powi(2)),
+    }
 }
