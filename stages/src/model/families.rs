@@ -13,7 +13,6 @@ mod gla;
 mod glm;
 mod gpt2;
 mod gpt_neox;
-mod gpt_oss;
 mod layer_norms;
 mod llama;
 mod llama4;
@@ -80,7 +79,7 @@ const FAMILIES: [Family; 61] = [
     ("gpt_bigcode", Own(gpt2::gpt_bigcode), Verified, None),
     ("gpt_neo", Own(gpt2::gpt_neo), Verified, None),
     ("gpt_neox", Own(gpt_neox::gpt_neox), Verified, Some(gpt_neox::gpt_neox_decoder)),
-    ("gpt_oss", Like(gpt_oss::GPT_OSS), Verified, None),
+    ("gpt_oss", Like(llama::GPT_OSS), Verified, None),
     ("gptj", Own(gpt2::gptj), Verified, None),
     ("granite", Like(llama::GRANITE), Verified, Some(llama::granite_decoder)),
     ("granitemoe", Like(llama::GRANITE), Verified, None),
