@@ -134,12 +134,3 @@ pub(crate) struct Head {
 pub(crate) fn at_layer(name: &str, layer: u64) -> String {
     name.replacen(".0.", &format!(".{layer}."), 1)
 }
-
-/// Converts a projection of layer 0 to that of another layer.
-pub(crate) fn projection_at(projection: &Projection, layer: u64) -> Projection {
-    Projection {
-        weight: at_layer(&projection.weight, layer),
-        bias: projection.bias.as_ref().map(|bias| at_layer(bias, layer)),
-        ..projection.clone()
-    }
-}

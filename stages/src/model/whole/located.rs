@@ -8,7 +8,7 @@ use longsift_kernels::{ElementType, Kernel};
 use super::candle::place::CandleDevices;
 use crate::model::checkpoint::{LocatedTensor, locate_parts};
 use crate::model::config::ModelConfig;
-use crate::model::decoder::{Decoder, FeedForward, NamedNorm, at_layer, projection_at};
+use crate::model::decoder::{Decoder, FeedForward, NamedNorm, at_layer};
 use crate::model::families::FirstLayerConfig;
 use crate::model::problem::ModelProblem;
 use crate::model::shard::WeightShard;
@@ -225,12 +225,7 @@ fn layer_tensors(first: &FirstLayerConfig, decoder: &Decoder, layer: u64) -> Vec
         softmax.unwrap_or((&first.spec, &first.tensors, &decoder.value, &decoder.output));
     let mut needed: Vec<NeededTensor> = tensors.needed(spec);
     needed.retain(|needed| !is_before_layers(needed.role));
-    for needed in &mut needed {
-        needed.name = at_layer(&needed.name, layer);
-    }
-    let mut projection = |of: &Projection, roles| {
-        needed.extend(projection_at(of, layer).needed(hidden, roles));
-    };
+    let mut projection = |of: &Projection, roles| needed.extend(of.needed(hidden, roles));
     projection(value, TensorRole::VALUE);
     projection(output, TensorRole::OUTPUT);
     for part in decoder.feed_forward.perceptrons() {
@@ -249,30 +244,27 @@ fn layer_tensors(first: &FirstLayerConfig, decoder: &Decoder, layer: u64) -> Vec
         (&decoder.after_feed_forward, TensorRole::AFTER_FEED_FORWARD),
     ];
     for (norm, roles) in norms {
-        needed.extend(norm_tensors(norm, hidden, roles, layer));
+        needed.extend(norm_tensors(norm, hidden, roles));
+    }
+    for needed in &mut needed {
+        needed.name = at_layer(&needed.name, layer);
     }
     needed
 }
 
-fn norm_tensors(
-    named: &NamedNorm,
-    hidden: u64,
-    (weight, bias): Roles,
-    layer: u64,
-) -> impl Iterator<Item = NeededTensor> {
-    let there = named.norm != Norm::None;
-    let tensors = [(weight, &named.weight), (bias, &named.bias)];
-    let tensors = tensors.into_iter().filter(move |_| there);
-    tensors.filter_map(move |(role, name)| {
-        Some(NeededTensor::whole(role, at_layer(name.as_ref()?, layer), vec![hidden]))
-    })
+fn norm_tensors(named: &NamedNorm, hidden: u64, (weight, bias): Roles) -> Vec<NeededTensor> {
+    let tensor = |(role, name): (TensorRole, &Option<String>)| {
+        Some(NeededTensor::whole(role, name.clone()?, vec![hidden]))
+    };
+    let names = [(weight, &named.weight), (bias, &named.bias)].into_iter();
+    if named.norm == Norm::None { Vec::new() } else { names.filter_map(tensor).collect() }
 }
 
 fn tensors_after_layers(first: &FirstLayerConfig, decoder: &Decoder) -> Vec<NeededTensor> {
     let (spec, head) = (&first.spec, &decoder.head);
     let hidden = spec.hidden_size;
     let last = &decoder.last_norm;
-    let mut needed: Vec<_> = norm_tensors(last, hidden, TensorRole::LAST_NORM, 0).collect();
+    let mut needed = norm_tensors(last, hidden, TensorRole::LAST_NORM);
     if let Some(projection) = &head.projection {
         needed.extend(projection.needed(hidden, TensorRole::HEAD_PROJECTION));
     }
