@@ -4,9 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow_array::cast::AsArray;
-use arrow_array::{Array, RecordBatch, UInt64Array, new_null_array};
-use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use arrow_array::{RecordBatch, UInt64Array, new_null_array};
+use arrow_schema::{Field, Schema, SchemaRef};
 use arrow_select::concat::concat_batches;
 use arrow_select::take::take_record_batch;
 use bytes::Bytes;
@@ -230,17 +229,8 @@ impl SmallDictionary {
         }
     }
 
-    /// Returns the bytes of a value; `None` for null.
     fn value<'a>(&self, batch: &'a RecordBatch, row: usize) -> Option<&'a [u8]> {
-        let array = batch.column(self.column);
-        match array.data_type() {
-            _ if array.is_null(row) => None,
-            DataType::Utf8 => Some(array.as_string::<i32>().value(row).as_bytes()),
-            DataType::LargeUtf8 => Some(array.as_string::<i64>().value(row).as_bytes()),
-            DataType::Binary => Some(array.as_binary::<i32>().value(row)),
-            DataType::LargeBinary => Some(array.as_binary::<i64>().value(row)),
-            _ => None,
-        }
+        types::bytes_at(batch.column(self.column).as_ref(), row)
     }
 }
 
@@ -303,6 +293,7 @@ mod tests {
     use arrow_array::types::Int8Type;
     use arrow_array::{ArrayRef, DictionaryArray, LargeStringArray};
     use arrow_cast::cast;
+    use arrow_schema::DataType;
     use proptest::prelude::*;
 
     use super::*;

@@ -139,21 +139,14 @@ fn without_views(array: &BinaryViewArray, bad: &[bool]) -> Result<BinaryViewArra
 
 /// Marks the rows of `array` with invalid UTF-8 at any depth.
 fn mark(array: &dyn Array, wanted: &DataType, bad: &mut [bool]) {
-    let mut leaf = |value: &dyn Fn(usize) -> bool| {
-        for (row, bad) in bad.iter_mut().enumerate() {
-            *bad |= array.is_valid(row) && !value(row);
-        }
-    };
-    let is_text = |bytes: &[u8]| std::str::from_utf8(bytes).is_ok();
     match (array.data_type(), wanted) {
-        (DataType::Binary, text) if types::is_text(text) => {
-            leaf(&|row| is_text(array.as_binary::<i32>().value(row)));
-        }
-        (DataType::LargeBinary, text) if types::is_text(text) => {
-            leaf(&|row| is_text(array.as_binary::<i64>().value(row)));
-        }
-        (DataType::BinaryView, text) if types::is_text(text) => {
-            leaf(&|row| is_text(array.as_binary_view().value(row)));
+        (DataType::Binary | DataType::LargeBinary | DataType::BinaryView, text)
+            if types::is_text(text) =>
+        {
+            for (row, bad) in bad.iter_mut().enumerate() {
+                let bytes = types::bytes_at(array, row);
+                *bad |= bytes.is_some_and(|bytes| std::str::from_utf8(bytes).is_err());
+            }
         }
         (_, DataType::Dictionary(_, value)) => mark(array, value, bad),
         (DataType::Struct(_), DataType::Struct(fields)) => {

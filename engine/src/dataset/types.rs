@@ -378,6 +378,19 @@ pub(super) fn items(array: &dyn Array) -> Option<(ArrayRef, Vec<Range<usize>>)> 
     })
 }
 
+/// Returns the bytes of a string or binary value; `None` for null, and for other types.
+pub(super) fn bytes_at(array: &dyn Array, row: usize) -> Option<&[u8]> {
+    match array.data_type() {
+        _ if array.is_null(row) => None,
+        DataType::Utf8 => Some(array.as_string::<i32>().value(row).as_bytes()),
+        DataType::LargeUtf8 => Some(array.as_string::<i64>().value(row).as_bytes()),
+        DataType::Binary => Some(array.as_binary::<i32>().value(row)),
+        DataType::LargeBinary => Some(array.as_binary::<i64>().value(row)),
+        DataType::BinaryView => Some(array.as_binary_view().value(row)),
+        _ => None,
+    }
+}
+
 /// Converts an array to type `to`, which may differ in width, view, dictionary encoding, names and nullability. Free if
 /// the types are equal.
 ///
