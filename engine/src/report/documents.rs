@@ -96,10 +96,14 @@ const NONE: u64 = u64::MAX;
 
 impl DocumentChanges {
     pub fn is_none(&self) -> bool {
-        self.other_fate + self.other_score + self.only_in_first + self.only_in_second == 0
+        self.changed() == 0
     }
 
-    /// Counts a document and keeps the change if it is among the first `limit`.
+    fn changed(&self) -> u64 {
+        self.other_fate + self.other_score + self.only_in_first + self.only_in_second
+    }
+
+    /// Counts a document and keeps the change if it may be among the first `limit`.
     fn add(&mut self, change: DocumentChange, limit: usize) {
         self.moved += u64::from(change.moved_to.is_some());
         match (&change.first, &change.second) {
@@ -116,22 +120,14 @@ impl DocumentChanges {
             (Some(_), None) => self.only_in_first += 1,
             (None, _) => self.only_in_second += 1,
         }
-        if self.listed.len() < limit {
-            self.listed.push(change);
+        self.listed.push(change);
+        if self.listed.len() / 2 > limit.max(512) {
+            self.cut(limit);
         }
     }
 
-    /// Adds the documents that were compared after all files, and sorts the listed ones by input order.
-    fn append(&mut self, later: Self, limit: usize) {
-        self.same += later.same;
-        self.other_fate += later.other_fate;
-        self.other_score += later.other_score;
-        self.only_in_first += later.only_in_first;
-        self.only_in_second += later.only_in_second;
-        self.moved += later.moved;
-        self.matched_by_id += later.matched_by_id;
-        self.matched_by_row += later.matched_by_row;
-        self.listed.extend(later.listed);
+    /// Keeps the first `limit` changes in input order.
+    fn cut(&mut self, limit: usize) {
         // Per file, documents of the first run precede those that only the second run has.
         self.listed.sort_by(|one, other| one.order().cmp(&other.order()));
         self.listed.truncate(limit);
@@ -251,7 +247,8 @@ pub(super) fn compare(
         let rest = second.into_documents();
         unmatched[1].extend(rest.map(|document| UnmatchedDocument::new(file, document)));
     }
-    changes.append(compare_unmatched(&runs, unmatched, listed)?, listed);
+    compare_unmatched(&runs, unmatched, &mut changes, listed)?;
+    changes.cut(listed);
     Ok(changes)
 }
 
@@ -260,9 +257,9 @@ pub(super) fn compare(
 fn compare_unmatched(
     runs: &[Records<'_>; 2],
     [first, second]: [Vec<UnmatchedDocument<'_>>; 2],
+    changes: &mut DocumentChanges,
     listed: usize,
-) -> Result<DocumentChanges> {
-    let mut changes = DocumentChanges::default();
+) -> Result<()> {
     let unique = unique_ids(runs, &first, &second)?;
     let mut by_id: HashMap<String, usize> = HashMap::new();
     let mut by_row: HashMap<(&str, i64), usize> = HashMap::new();
@@ -276,7 +273,7 @@ fn compare_unmatched(
         let index = document.id.as_ref().and_then(|id| by_id.get(id));
         partners.push(index.and_then(|index| second[*index].take()));
     }
-    changes.matched_by_id = partners.iter().flatten().count() as u64;
+    changes.matched_by_id += partners.iter().flatten().count() as u64;
     for (document, partner) in first.into_iter().zip(partners) {
         let in_row = || {
             let index = by_row.get(&(document.file, document.row))?;
@@ -293,15 +290,11 @@ fn compare_unmatched(
         let (first, second) = (Some(document.outcome), partner.map(|partner| partner.outcome));
         changes.add(DocumentChange { file, row, first, second, moved_to }, listed);
     }
-    // The documents of the second run may precede listed ones of the first.
-    let mut only_second = DocumentChanges::default();
     for UnmatchedDocument { file, row, outcome, .. } in second.into_iter().flatten() {
         let (file, second) = (file.to_owned(), Some(outcome));
-        let change = DocumentChange { file, row, first: None, second, moved_to: None };
-        only_second.add(change, listed);
+        changes.add(DocumentChange { file, row, first: None, second, moved_to: None }, listed);
     }
-    changes.append(only_second, listed);
-    Ok(changes)
+    Ok(())
 }
 
 /// Returns the ids of documents in both lists that no other document of either run has.
@@ -524,8 +517,7 @@ impl fmt::Display for DocumentChanges {
             }
             writeln!(f, "  {}", line_safe(&format!("{place}: {}", change.in_words())))?;
         }
-        let changed = self.other_fate + self.other_score + self.only_in_first + self.only_in_second;
-        let more = changed - self.listed.len() as u64;
+        let more = self.changed() - self.listed.len() as u64;
         if more > 0 {
             writeln!(f, "  and {} more (`--documents N` lists N)", count(more))?;
         }
