@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::{
-    Array, ArrayRef, ArrowPrimitiveType, LargeListArray, PrimitiveArray, RecordBatch,
-    StringViewArray, downcast_integer,
+    Array, ArrayRef, ArrowPrimitiveType, LargeListArray, RecordBatch, StringViewArray,
+    downcast_integer,
 };
 use arrow_cast::cast;
 use arrow_schema::DataType;
@@ -352,37 +352,22 @@ where
     T: ArrowPrimitiveType,
     T::Native: TryInto<u32> + fmt::Display,
 {
-    let values = lists.values().as_primitive::<T>();
-    let list = |row: usize| {
-        if lists.is_null(row) {
-            return Err(RowError::new("null_tokens", "the list of tokens is null"));
-        }
-        let (start, end) = (lists.value_offsets()[row], lists.value_offsets()[row + 1]);
-        let (start, end) = (start as usize, end as usize);
-        if start == end {
+    let token = |(position, value): (usize, Option<T::Native>)| -> Result<u32, RowError> {
+        let value = value.ok_or_else(|| bad_token(format!("token {position} is null")))?;
+        value
+            .try_into()
+            .map_err(|_| bad_token(format!("token {position} is {value}, which is not a token id")))
+    };
+    let list = |list: Option<ArrayRef>| {
+        let list =
+            list.ok_or_else(|| RowError::new("null_tokens", "the list of tokens is null"))?;
+        if list.is_empty() {
             return Err(RowError::new("empty_tokens", "the list of tokens is empty"));
         }
-        (start..end)
-            .map(|index| token(values, index, index - start))
-            .collect::<Result<_, _>>()
-            .map(DocumentContent::Tokens)
+        let tokens = list.as_primitive::<T>().iter().enumerate().map(token);
+        tokens.collect::<Result<_, _>>().map(DocumentContent::Tokens)
     };
-    (0..lists.len()).map(list).collect()
-}
-
-/// Converts one token id. `position`: its position in the list.
-fn token<T>(values: &PrimitiveArray<T>, index: usize, position: usize) -> Result<u32, RowError>
-where
-    T: ArrowPrimitiveType,
-    T::Native: TryInto<u32> + fmt::Display,
-{
-    if values.is_null(index) {
-        return Err(bad_token(format!("token {position} is null")));
-    }
-    let value = values.value(index);
-    value
-        .try_into()
-        .map_err(|_| bad_token(format!("token {position} is {value}, which is not a token id")))
+    lists.iter().map(list).collect()
 }
 
 fn bad_token(message: String) -> RowError {
