@@ -216,7 +216,9 @@ fn match_names(
     let folders = path.match_indices('/').map(|(at, _)| at + 1).filter(|end| *end > fixed);
     let exists = |end: &usize| names.iter().any(|name| name.starts_with(&path[..*end]));
     let (folder, rest) = path.split_at(folders.rev().find(exists).unwrap_or(fixed));
-    let (pattern, below) = (pattern(location, rest)?, below(folder));
+    let pattern = glob::Pattern::new(rest)
+        .map_err(|why| vec![DataProblem::settings(format!("`{location}` is not a glob: {why}"))])?;
+    let below = below(folder);
     let table = TableFolder::find_in_listing(location, below.iter().map(String::as_str));
     let matching = below.iter().filter(|name| pattern.matches_with(name, GLOB)).cloned().collect();
     let found = DiscoveredFiles {
@@ -279,11 +281,6 @@ fn select_names(
         ))]);
     }
     Ok((files, Some(message)))
-}
-
-fn pattern(address: &str, pattern: &str) -> Result<glob::Pattern, Vec<DataProblem>> {
-    glob::Pattern::new(pattern)
-        .map_err(|why| vec![DataProblem::settings(format!("`{address}` is not a glob: {why}"))])
 }
 
 #[cfg(not(feature = "cloud"))]

@@ -149,7 +149,7 @@ fn check(footer: &ParquetMetaData, data_end: u64) -> Result<Vec<RowGroupInfo>, D
                 group.num_columns()
             )));
         }
-        let (mut encoded, mut compressed) = (0_u64, 0_u64);
+        let (mut encoded, mut compressed_bytes) = (0_u64, 0_u64);
         for column in group.columns() {
             let start = column.dictionary_page_offset().unwrap_or(column.data_page_offset());
             let length = column.compressed_size();
@@ -172,15 +172,10 @@ fn check(footer: &ParquetMetaData, data_end: u64) -> Result<Vec<RowGroupInfo>, D
                 )));
             }
             encoded = encoded.saturating_add(unsigned(column.uncompressed_size()));
-            compressed = compressed.saturating_add(unsigned(length));
+            compressed_bytes = compressed_bytes.saturating_add(unsigned(length));
         }
         let uncompressed_bytes = encoded.max(unsigned(group.total_byte_size()));
-        row_groups.push(RowGroupInfo {
-            first_row,
-            rows,
-            uncompressed_bytes,
-            compressed_bytes: compressed,
-        });
+        row_groups.push(RowGroupInfo { first_row, rows, uncompressed_bytes, compressed_bytes });
         first_row = first_row
             .checked_add(rows)
             .ok_or_else(|| in_group("its rows overflow 64 bits".into()))?;

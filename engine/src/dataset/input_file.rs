@@ -220,10 +220,7 @@ impl InputFile {
 
     /// Whether row groups are read independently; line files are read sequentially.
     pub(super) fn has_row_groups(&self) -> bool {
-        match &self.contents {
-            Contents::Parquet(..) | Contents::Arrow(_) => true,
-            Contents::Lines(_) => false,
-        }
+        self.lines().is_none()
     }
 }
 
