@@ -234,11 +234,8 @@ impl<'a> LineParser<'a> {
                     let found = found.map_err(|misfit| misfit.in_field(&name))?;
                     Ok((Cow::Owned(name), found))
                 };
-                return members
-                    .into_iter()
-                    .map(entry)
-                    .collect::<Result<_, _>>()
-                    .map(ColumnValue::Object);
+                let entries = members.into_iter().map(entry).collect::<Result<_, _>>();
+                return entries.map(ColumnValue::Object);
             }
             (b'[', DataType::List(item)) => {
                 let items: Vec<&RawValue> = serde_json::from_str(value).expect(parsed);
@@ -246,12 +243,8 @@ impl<'a> LineParser<'a> {
                     let found = self.value(value.get(), item.data_type());
                     found.map_err(|misfit| misfit.in_item(index))
                 };
-                return items
-                    .iter()
-                    .enumerate()
-                    .map(item)
-                    .collect::<Result<_, _>>()
-                    .map(ColumnValue::List);
+                let items = items.iter().enumerate().map(item).collect::<Result<_, _>>();
+                return items.map(ColumnValue::List);
             }
             _ => {}
         }
