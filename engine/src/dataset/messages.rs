@@ -76,8 +76,7 @@ fn field_names(data_type: &DataType) -> Option<(&'static str, &'static str)> {
 fn is_text(data_type: &DataType) -> bool {
     match data_type {
         DataType::Dictionary(_, value) => is_text(value),
-        DataType::Null | DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => true,
-        _ => false,
+        other => *other == DataType::Null || types::is_text(other),
     }
 }
 

@@ -1,9 +1,7 @@
 //! Size of each row, computed only from its values.
 
 use arrow_array::cast::AsArray;
-use arrow_array::types::ByteArrayType;
-use arrow_array::{Array, ArrayRef, GenericByteArray};
-use arrow_buffer::ArrowNativeType;
+use arrow_array::{Array, ArrayRef};
 use arrow_schema::DataType;
 
 use super::problem::DataProblem;
@@ -40,10 +38,10 @@ pub(super) fn row_bytes(columns: &[ArrayRef], rows: usize) -> Vec<u64> {
 fn add(array: &dyn Array, sums: &mut [u64]) {
     match array.data_type() {
         DataType::Boolean => add_each(array, sums, |_| 1),
-        DataType::Utf8 => add_strings(array.as_string::<i32>(), sums),
-        DataType::LargeUtf8 => add_strings(array.as_string::<i64>(), sums),
-        DataType::Binary => add_strings(array.as_binary::<i32>(), sums),
-        DataType::LargeBinary => add_strings(array.as_binary::<i64>(), sums),
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Binary | DataType::LargeBinary => {
+            let length = |row| types::bytes_at(array, row).map_or(0, <[u8]>::len);
+            add_each(array, sums, |row| LENGTH_BYTES + length(row) as u64);
+        }
         DataType::FixedSizeBinary(size) => {
             add_each(array, sums, |_| u64::try_from(*size).unwrap_or(0));
         }
@@ -74,10 +72,6 @@ fn add_each(array: &dyn Array, sums: &mut [u64], bytes: impl Fn(usize) -> u64) {
             *sum += bytes(row);
         }
     }
-}
-
-fn add_strings<T: ByteArrayType>(array: &GenericByteArray<T>, sums: &mut [u64]) {
-    add_each(array, sums, |row| LENGTH_BYTES + array.value_length(row).as_usize() as u64);
 }
 
 /// Returns `[0, a, a + b, …]`.
