@@ -180,7 +180,7 @@ impl<'a> RowBatches<'a> {
                         return Err(problem.at_row(batch.rows[*position]).with_hint(hint).into());
                     }
                     let columns = columns.clone();
-                    let whole = self.batch(&columns, batch.columns, &batch.rows)?;
+                    let whole = self.batch(&columns, &batch.columns, &batch.rows)?;
                     return Ok(Some((batch.rows, whole)));
                 }
                 self.current = None;
@@ -193,7 +193,7 @@ impl<'a> RowBatches<'a> {
                 if !piece.rows.is_empty() {
                     self.pieces.push(piece);
                 }
-                return Ok(Some((rows.clone(), self.batch(&[], Vec::new(), &rows)?)));
+                return Ok(Some((rows.clone(), self.batch(&[], &[], &rows)?)));
             }
             let request = piece.request(self.file, &columns, self.limit, false);
             let batches = Batches::open(self.dataset, &request)?;
@@ -201,24 +201,19 @@ impl<'a> RowBatches<'a> {
         }
     }
 
-    /// Builds a batch of all columns: those `read` at `positions`, the others null.
+    /// Builds a batch of all columns: those `read` at `positions`, which ascend, and the others null.
     fn batch(
         &self,
         positions: &[usize],
-        read: Vec<ArrayRef>,
+        read: &[ArrayRef],
         rows: &[u64],
     ) -> Result<RecordBatch, DataProblem> {
-        let fields = self.schema.fields();
-        let null = |field: &Arc<Field>| new_null_array(field.data_type(), rows.len());
-        let columns = if read.len() == fields.len() {
-            read
-        } else {
-            let mut columns: Vec<ArrayRef> = fields.iter().map(null).collect();
-            for (position, array) in positions.iter().zip(read) {
-                columns[*position] = array;
-            }
-            columns
+        let column = |(position, field): (usize, &Arc<Field>)| {
+            let index = positions.binary_search(&position);
+            let null = |_| new_null_array(field.data_type(), rows.len());
+            index.map_or_else(null, |index| Arc::clone(&read[index]))
         };
+        let columns = self.schema.fields().iter().enumerate().map(column).collect();
         let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
         RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options).map_err(
             |why| schema_problem(&self.dataset.files[self.file].path, rows[0], &why.to_string()),
