@@ -78,34 +78,40 @@ impl Finder<'_> {
     fn named(&mut self, name: &str, needed: &NeededTensor) -> Option<StoredMatrix> {
         let dtype = self.tensors.find(name)?.dtype();
         let Some(stem) = matrix_stem(name, needed) else { return plain::find(self, name, needed) };
-        let has_companion =
-            |finder: &Self, part: &str| finder.tensors.contains(&format!("{stem}.{part}"));
-        let format = match self.method {
-            Method::BitsAndBytes if dtype == Dtype::I8 => Companions::EightBits,
-            Method::BitsAndBytes if has_companion(self, "weight.absmax") || dtype == Dtype::U8 => {
-                Companions::FourBits
+        let is_packed = match self.method {
+            Method::BitsAndBytes => {
+                let largest = format!("{stem}.weight.absmax");
+                [Dtype::I8, Dtype::U8].contains(&dtype) || self.tensors.contains(&largest)
             }
-            Method::Fp8 { block } if dtype == Dtype::F8_E4M3 => {
-                let blocks = block.iter().copied().collect();
-                Companions::Scales(Scales { name: "weight_scale_inv", blocks, zeros: false })
-            }
-            Method::CompressedTensors(settings) if [Dtype::F8_E4M3, Dtype::I8].contains(&dtype) => {
-                let blocks = settings.blocks.clone();
-                Companions::Scales(Scales { name: "weight_scale", blocks, zeros: settings.zeros })
-            }
-            Method::Mlx(settings) if dtype == Dtype::U32 => {
-                Companions::Affine(*settings.modules.get(stem).unwrap_or(&settings.all))
-            }
-            _ => return plain::find(self, name, needed),
+            Method::Fp8 { .. } => dtype == Dtype::F8_E4M3,
+            Method::CompressedTensors(_) => [Dtype::F8_E4M3, Dtype::I8].contains(&dtype),
+            Method::Mlx(_) => dtype == Dtype::U32,
+            _ => false,
         };
+        if !is_packed {
+            return plain::find(self, name, needed);
+        }
         if needed.columns.is_some() {
             return self.transposed(name);
         }
-        match format {
-            Companions::EightBits => bitsandbytes::eight_bits(self, stem, needed),
-            Companions::FourBits => bitsandbytes::four_bits(self, name, needed),
-            Companions::Scales(scales) => scaled::find(self, stem, needed, &scales),
-            Companions::Affine(settings) => packed_rows::affine(self, stem, needed, settings),
+        match self.method {
+            Method::BitsAndBytes if dtype == Dtype::I8 => {
+                bitsandbytes::eight_bits(self, stem, needed)
+            }
+            Method::Fp8 { block } => {
+                let blocks = block.iter().copied().collect();
+                let scales = Scales { name: "weight_scale_inv", blocks, zeros: false };
+                scaled::find(self, stem, needed, &scales)
+            }
+            Method::CompressedTensors(settings) => {
+                let (blocks, zeros) = (settings.blocks.clone(), settings.zeros);
+                scaled::find(self, stem, needed, &Scales { name: "weight_scale", blocks, zeros })
+            }
+            Method::Mlx(settings) => {
+                let of_module = settings.modules.get(stem).unwrap_or(&settings.all);
+                packed_rows::affine(self, stem, needed, *of_module)
+            }
+            _ => bitsandbytes::four_bits(self, name, needed),
         }
     }
 
@@ -143,13 +149,4 @@ enum StoredName {
 /// Returns the name of a matrix without `.weight`: only matrices are packed.
 fn matrix_stem<'a>(name: &'a str, needed: &NeededTensor) -> Option<&'a str> {
     name.strip_suffix(".weight").filter(|_| needed.shape.len() == 2)
-}
-
-/// Codes under a matrix's own name, and their companion tensors.
-enum Companions {
-    EightBits,
-    FourBits,
-    Scales(Scales),
-    /// Group size and bits.
-    Affine((u64, u64)),
 }
