@@ -155,19 +155,14 @@ impl GgufMetadata {
 /// A message about what is wrong with the file.
 pub(crate) fn tokenizer_metadata(path: &Path) -> Result<GgufMetadata, String> {
     let (metadata, file) = open_regular(path).map_err(|error| error.to_string())?;
-    Ok(read_header(&file, metadata.len(), Some(TOKENIZER))?.metadata)
+    Ok(read(&file, metadata.len(), Some(TOKENIZER))?.metadata)
 }
 
-/// Reads the header of a file of `file_bytes` bytes.
+/// Reads the header of a file of `file_bytes` bytes. `kept`: prefix of the keys whose long values are kept.
 ///
 /// # Errors
 /// A message about what is wrong with it.
-pub(crate) fn read(file: &File, file_bytes: u64) -> Result<GgufHeader, String> {
-    read_header(file, file_bytes, None)
-}
-
-/// Reads a header. `kept`: prefix of the keys whose long values are kept.
-fn read_header(file: &File, file_bytes: u64, kept: Option<&str>) -> Result<GgufHeader, String> {
+pub(crate) fn read(file: &File, file_bytes: u64, kept: Option<&str>) -> Result<GgufHeader, String> {
     let mut source = HeaderReader {
         reader: BufReader::with_capacity(1 << 16, file),
         left: file_bytes.min(MAX_HEADER_BYTES),
@@ -219,38 +214,30 @@ fn read_header(file: &File, file_bytes: u64, kept: Option<&str>) -> Result<GgufH
     Ok(GgufHeader { metadata, tensors, digest: source.hash.finalize().into() })
 }
 
-/// A tensor's entry in the header, with an offset relative to the first tensor.
-struct TensorInfo {
-    dtype: StoredType,
-    shape: Vec<u64>,
-    bytes: u64,
-    offset: u64,
-}
-
-/// Returns the tensors' ranges in the file, after checking that they are inside it, aligned and without overlaps.
+/// Returns the tensors' ranges in the file, after checking that they are inside it, aligned and without overlaps. Each tensor
+/// comes with its offset from `start` and has a range from zero on.
 fn locate_tensors(
-    lines: BTreeMap<String, TensorInfo>,
+    found: BTreeMap<String, (TensorEntry, u64)>,
     start: u64,
     file_bytes: u64,
     alignment: u64,
 ) -> Result<BTreeMap<String, TensorEntry>, String> {
     let mut entries = BTreeMap::new();
     let mut ranges = Vec::new();
-    for (name, line) in lines {
-        let shown = name.escape_debug();
-        let first = start.checked_add(line.offset);
-        let range = first.and_then(|first| Some(first..first.checked_add(line.bytes)?));
+    for (name, (entry, offset)) in found {
+        let (shown, length) = (name.escape_debug(), entry.byte_length());
+        let first = start.checked_add(offset);
+        let range = first.and_then(|first| Some(first..first.checked_add(length)?));
         let Some(bytes) = range.filter(|range| range.end <= file_bytes) else {
             return Err(format!(
-                "tensor `{shown}` has {} bytes from {start} + {} on; the file has {file_bytes}",
-                line.bytes, line.offset
+                "tensor `{shown}` has {length} bytes from {start} + {offset} on; the file has {file_bytes}"
             ));
         };
-        if !line.offset.is_multiple_of(alignment) {
+        if !offset.is_multiple_of(alignment) {
             return Err(format!("tensor `{shown}` is not at a multiple of {alignment} bytes"));
         }
         ranges.push((bytes.start, bytes.end, name.clone()));
-        entries.insert(name, TensorEntry { dtype: line.dtype, shape: line.shape, bytes });
+        entries.insert(name, TensorEntry { bytes, ..entry });
     }
     ranges.retain(|(start, end, _)| start < end);
     ranges.sort();
@@ -384,7 +371,7 @@ impl HeaderReader<'_> {
         Ok(if is_complete { GgufValue::List(list) } else { GgufValue::LongList(length) })
     }
 
-    fn tensor(&mut self) -> Result<(String, TensorInfo), String> {
+    fn tensor(&mut self) -> Result<(String, (TensorEntry, u64)), String> {
         let name = self.name()?;
         let dimensions = self.u32()?;
         let wrong = |why: &str| format!("tensor `{}` {why}", name.escape_debug());
@@ -409,7 +396,7 @@ impl HeaderReader<'_> {
         };
         let bytes = bytes.ok_or_else(|| wrong("has more bytes than a file can hold"))?;
         shape.reverse();
-        Ok((name, TensorInfo { dtype, shape, bytes, offset }))
+        Ok((name, (TensorEntry { dtype, shape, bytes: 0..bytes }, offset)))
     }
 }
 

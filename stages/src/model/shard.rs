@@ -62,7 +62,7 @@ impl WeightShard {
         };
         let stamp = FileStamp::from_file(&file).map_err(unread)?;
         let (tensors, metadata, digest) = if is_gguf {
-            let header = gguf::read(&file, stamp.bytes()).map_err(damaged)?;
+            let header = gguf::read(&file, stamp.bytes(), None).map_err(damaged)?;
             (header.tensors, Some(header.metadata), header.digest)
         } else {
             let read = |at, length| {
