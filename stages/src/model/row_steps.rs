@@ -17,7 +17,7 @@ pub(crate) struct RowSteps {
     norm: RowNorm,
     /// Projection to the table's rows; `None` if these are the embeddings.
     projection: Option<PackedWeights>,
-    clip: Option<f32>,
+    clip: Option<f64>,
     /// Norms over parts of ranges of a row, with the width of a part.
     slice_norms: Vec<(Range<usize>, usize, RowNorm)>,
 }
@@ -36,8 +36,7 @@ impl RowSteps {
             let bias = (!bias.is_empty()).then_some(bias.as_slice());
             PackedWeights::new(kernel, &weight, bias, hidden_size)
         });
-        let clip = spec.clip.map(|clip| clip as f32);
-        Self { input, hidden_size, norm, projection, clip, slice_norms }
+        Self { input, hidden_size, norm, projection, clip: spec.clip, slice_norms }
     }
 
     /// Computes the table's rows from embeddings `[rows, embedding_width]`.
@@ -50,11 +49,7 @@ impl RowSteps {
         rows.par_chunks_exact_mut(width).for_each(|row| self.norm.apply(width, row));
         let mut table = vec![0.0; rows.len() / width * projection.outputs()];
         projection.apply(&rows, &mut table);
-        if let Some(clip) = self.clip {
-            for x in &mut table {
-                *x = x.clamp(-clip, clip);
-            }
-        }
+        clip(self.clip, &mut table);
         if !self.slice_norms.is_empty() {
             table.par_chunks_exact_mut(projection.outputs()).for_each(|row| {
                 let norms = self.slice_norms.iter();
@@ -62,6 +57,15 @@ impl RowSteps {
             });
         }
         table
+    }
+}
+
+/// Bounds numbers to `-max..=max`.
+pub(crate) fn clip(max: Option<f64>, numbers: &mut [f32]) {
+    if let Some(max) = max.map(|max| max as f32) {
+        for x in numbers {
+            *x = x.clamp(-max, max);
+        }
     }
 }
 

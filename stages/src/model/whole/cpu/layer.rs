@@ -12,6 +12,7 @@ use super::gated_linear::{Carried, GatedLinearLayer, PIECE_TOKENS};
 use super::query_keys::{BLOCK_ROWS, QueryKeys, packed};
 use crate::model::decoder::{Activation, NamedNorm, Order};
 use crate::model::norms::RowNorm;
+use crate::model::row_steps::clip;
 use crate::model::spec::AttentionSpec;
 use crate::model::tensors::TensorRole;
 use crate::model::weights::LayerWeights;
@@ -150,7 +151,7 @@ impl<'a> Layer<'a> {
                 query_keys.norm.normalised(hidden, &state[rows.start * hidden..rows.end * hidden]);
             query_keys.keys(rows.start, &normed, rope, keys);
             value.apply(&normed, values);
-            query_keys.clip(values);
+            clip(spec.clip, values);
         });
         let window = LayerWindow { rules: &rules, packed: &packed, rope, scales };
         // The last rows of a causal window see the most keys, so they start first.

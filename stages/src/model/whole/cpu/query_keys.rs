@@ -10,6 +10,7 @@ use rayon::prelude::*;
 
 use crate::contract::{LayerAttention, LayersRequest};
 use crate::model::norms::RowNorm;
+use crate::model::row_steps::clip;
 use crate::model::spec::{AttentionSpec, NormScope};
 use crate::model::tensors::{Roles, TensorRole};
 use crate::model::weights::LayerWeights;
@@ -89,7 +90,7 @@ impl<'a> QueryKeys<'a> {
         rope: Option<&Rope>,
         rows: &mut [f32],
     ) {
-        self.clip(rows);
+        clip(self.spec.clip, rows);
         let head_dim = self.spec.head_dim as usize;
         let after_rope = self.spec.head_norm.as_ref().is_some_and(|norm| norm.after_rope);
         for (index, row) in rows.chunks_exact_mut(width).enumerate() {
@@ -101,14 +102,6 @@ impl<'a> QueryKeys<'a> {
             }
             if let Some((part, norm)) = norm.filter(|_| after_rope) {
                 norm.apply(*part, row);
-            }
-        }
-    }
-
-    pub(super) fn clip(&self, numbers: &mut [f32]) {
-        if let Some(clip) = self.spec.clip.map(|clip| clip as f32) {
-            for x in numbers {
-                *x = x.clamp(-clip, clip);
             }
         }
     }
