@@ -29,7 +29,7 @@ fn header(bytes: &[u8]) -> Result<GgufHeader, String> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.gguf");
     fs::write(&path, bytes).unwrap();
-    read(&File::open(path).unwrap(), bytes.len() as u64)
+    read(&File::open(path).unwrap(), bytes.len() as u64, None)
 }
 
 /// Parses a header with some tensor entries and room for `data` bytes.
