@@ -79,8 +79,8 @@ impl Catalogue {
         let mut catalogue = Self { opened, ..Self::default() };
         let mut problems = Vec::new();
         for shard in &catalogue.opened {
-            catalogue.checkpoint_bytes += shard.bytes();
-            for tensor in shard.names() {
+            catalogue.checkpoint_bytes += shard.stamp.bytes();
+            for tensor in shard.tensors.keys() {
                 if let Some(other) =
                     catalogue.files_by_tensor.insert(tensor.clone(), shard.name.clone())
                 {

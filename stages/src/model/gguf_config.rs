@@ -21,7 +21,7 @@ const MAX_FREQUENCIES: u64 = 1 << 12;
 /// # Errors
 /// The file is not a model with causal attention, or one part of several, or has an unsupported architecture.
 pub(crate) fn architecture(shard: &WeightShard) -> Result<&'static Architecture, ModelProblem> {
-    let whole = |key| shard.metadata().and_then(|metadata| metadata.whole(key));
+    let whole = |key| shard.metadata.as_ref().and_then(|metadata| metadata.whole(key));
     let count = whole("split.count").unwrap_or(1);
     if count > 1 && !is_part_of(&shard.name, count) {
         let part = whole("split.no").map_or(String::new(), |part| format!(" number {}", part + 1));
@@ -31,7 +31,7 @@ pub(crate) fn architecture(shard: &WeightShard) -> Result<&'static Architecture,
             "put all parts in one folder, named `NAME-00001-of-{count:05}.gguf` and so on"
         )));
     }
-    let text = |key| shard.metadata().and_then(|metadata| metadata.text(key));
+    let text = |key| shard.metadata.as_ref().and_then(|metadata| metadata.text(key));
     if let Some(kind) = text("general.type").filter(|kind| *kind != "model") {
         let message = format!("`{}` has the `general.type` `{kind}`", shard.path.display());
         return Err(ModelProblem::settings(message)
@@ -40,7 +40,7 @@ pub(crate) fn architecture(shard: &WeightShard) -> Result<&'static Architecture,
     match text("general.architecture") {
         Some(name) => {
             let causal = format!("{name}.attention.causal");
-            if shard.metadata().is_some_and(|metadata| metadata.is_false_or_zero(&causal)) {
+            if shard.metadata.as_ref().is_some_and(|metadata| metadata.is_false_or_zero(&causal)) {
                 let message = format!(
                     "`{}` states that attention is not causal (`{causal}`)",
                     shard.path.display()
@@ -77,7 +77,7 @@ pub(crate) fn config(
             architecture.name
         )));
     }
-    let metadata = shard.metadata().expect("an architecture was found in it");
+    let metadata = shard.metadata.as_ref().expect("an architecture was found in it");
     let key = |name: &str| format!("{}.{name}", architecture.name);
     let mut config = Map::new();
     config.insert("model_type".to_owned(), json!(architecture.model_types[0]));
@@ -108,11 +108,12 @@ pub(crate) fn config(
     {
         config.insert("head_dim".to_owned(), json!(width / heads));
     }
-    if let Some(embedding) = shard.tensor("token_embd.weight") {
+    if let Some(embedding) = shard.tensors.get("token_embd.weight") {
         config.insert("vocab_size".to_owned(), json!(embedding.shape[0]));
     }
-    config.insert("tie_word_embeddings".to_owned(), json!(shard.tensor("output.weight").is_none()));
-    config.insert("attention_bias".to_owned(), json!(shard.tensor("blk.0.attn_q.bias").is_some()));
+    let has = |tensor: &str| shard.tensors.contains_key(tensor);
+    config.insert("tie_word_embeddings".to_owned(), json!(!has("output.weight")));
+    config.insert("attention_bias".to_owned(), json!(has("blk.0.attn_q.bias")));
     let bos = metadata.whole("tokenizer.ggml.bos_token_id");
     if let Some(bos) = bos.filter(|_| metadata.flag("tokenizer.ggml.add_bos_token") != Some(false))
     {
@@ -192,7 +193,7 @@ pub(crate) struct StatedNumber {
 
 /// Returns the numbers of a file that also describe a first layer.
 pub(crate) fn stated(shard: &WeightShard, architecture: &Architecture) -> Vec<StatedNumber> {
-    let Some(metadata) = shard.metadata() else { return Vec::new() };
+    let Some(metadata) = shard.metadata.as_ref() else { return Vec::new() };
     let tokens = metadata.list_length(TOKENS).map(|tokens| StatedNumber {
         key: TOKENS.to_owned(),
         value: tokens as f64,
@@ -296,7 +297,7 @@ fn scaling(
 
 /// Reads `rope_freqs.weight`, `[head_dim / 2]`.
 fn frequency_factors(shard: &WeightShard) -> Result<Option<Vec<f32>>, ModelProblem> {
-    let Some(entry) = shard.tensor("rope_freqs.weight") else { return Ok(None) };
+    let Some(entry) = shard.tensors.get("rope_freqs.weight") else { return Ok(None) };
     let float = entry.dtype == super::entry::StoredType::Numbers(safetensors::Dtype::F32);
     if !float || entry.shape.len() != 1 || entry.shape[0] > MAX_FREQUENCIES {
         return Err(ModelProblem::checkpoint(format!(

@@ -37,8 +37,9 @@ pub(crate) struct WeightShard {
     pub(crate) name: String,
     pub(crate) stamp: FileStamp,
     pub(crate) header_digest: String,
-    tensors: BTreeMap<String, TensorEntry>,
-    metadata: Option<gguf::GgufMetadata>,
+    pub(crate) tensors: BTreeMap<String, TensorEntry>,
+    /// Entries of a GGUF file.
+    pub(crate) metadata: Option<gguf::GgufMetadata>,
 }
 
 impl WeightShard {
@@ -94,23 +95,6 @@ impl WeightShard {
             tensors: tiling(&header, bytes, &damaged)?,
             metadata: None,
         })
-    }
-
-    pub(crate) fn metadata(&self) -> Option<&gguf::GgufMetadata> {
-        self.metadata.as_ref()
-    }
-
-    pub(crate) fn bytes(&self) -> u64 {
-        self.stamp.bytes()
-    }
-
-    pub(crate) fn tensor(&self, name: &str) -> Option<&TensorEntry> {
-        self.tensors.get(name)
-    }
-
-    /// Returns the names of all tensors, sorted.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &String> {
-        self.tensors.keys()
     }
 
     /// Opens the file for reading tensors if it is unchanged since its header was checked.
@@ -245,11 +229,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let header = format!("{{{},{}}}", tensor("b", "[2,3]", 8, 32), tensor("a", "[2]", 0, 8));
         let shard = file(folder.path(), &header, 32).unwrap();
-        assert_eq!(shard.names().collect::<Vec<_>>(), ["a", "b"]);
-        assert_eq!(shard.tensor("b").unwrap().shape, [2, 3]);
+        assert_eq!(shard.tensors.keys().collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(shard.tensors["b"].shape, [2, 3]);
         let mut bytes = [1; 8];
         let mut reader = shard.reader().unwrap();
-        reader.read(shard.tensor("b").unwrap(), 16, &mut bytes).unwrap();
+        reader.read(&shard.tensors["b"], 16, &mut bytes).unwrap();
         assert_eq!((bytes, reader.bytes_read), ([0; 8], 8));
     }
 

@@ -86,7 +86,7 @@ impl StoredTensors {
     pub(crate) fn find(&mut self, name: &str) -> Option<StoredTensor> {
         let file = self.files_by_tensor.get(name)?.clone();
         let shard = self.shard(&file)?;
-        if let Some(entry) = shard.tensor(name) {
+        if let Some(entry) = shard.tensors.get(name) {
             let stored = StoredTensor { name: name.to_owned(), entry: entry.clone(), file };
             self.found.insert(name.to_owned(), stored.clone());
             return Some(stored);
