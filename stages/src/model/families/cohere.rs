@@ -4,7 +4,7 @@ use longsift_kernels::RopeStyle;
 
 use super::first_layer::{FirstLayerConfig, layer_zero_slides, slide, sliding_window};
 use super::llama_like::{LLAMA, LlamaLike, NormKind, head_norm};
-use super::rest::{LlamaLayout, llama_decoder};
+use super::rest::{LLAMA_LAYOUT, LlamaLayout, llama_decoder};
 use crate::model::decoder::{Decoder, NamedNorm, Order};
 use crate::model::fields::Fields;
 use crate::model::spec::{HeadNorm, NormScope};
@@ -40,7 +40,7 @@ fn cohere2(config: &Fields<'_>, first: &mut FirstLayerConfig) {
 
 /// Both parts read the same norm; logits are multiplied by `logit_scale`.
 pub(super) fn cohere_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
-    let layout = LlamaLayout { output_bias: first.spec.bias, tied: true, ..LlamaLayout::default() };
+    let layout = LlamaLayout { output_bias: first.spec.bias, tied: true, ..LLAMA_LAYOUT };
     let mut decoder = llama_decoder(config, first, &layout);
     decoder.order = Order::Parallel;
     decoder.before_feed_forward = NamedNorm::default();

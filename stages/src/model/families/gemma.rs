@@ -6,7 +6,7 @@ use super::first_layer::{FirstLayerConfig, layer_zero_slides, slide, sliding_win
 use super::llama_like::{
     LLAMA, LlamaLike, NormKind, eps, llama_like_with, plain_rope, rms_head_norm,
 };
-use super::rest::{LlamaLayout, llama_decoder, norms_after};
+use super::rest::{LLAMA_LAYOUT, LlamaLayout, llama_decoder, norms_after};
 use super::sizes::SizeDefaults;
 use crate::model::decoder::{Activation, Decoder, FeedForward, NamedNorm};
 use crate::model::fields::Fields;
@@ -101,7 +101,7 @@ fn decoder(config: &Fields<'_>, first: &FirstLayerConfig, activation: &'static s
         output_bias: first.spec.bias,
         tied: true,
         activation: (activation, "gelu_pytorch_tanh"),
-        ..LlamaLayout::default()
+        ..LLAMA_LAYOUT
     };
     let mut decoder = llama_decoder(config, first, &layout);
     if let (FeedForward::Dense(part), true) =

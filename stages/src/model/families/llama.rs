@@ -5,7 +5,7 @@ use longsift_kernels::RopeStyle;
 
 use super::first_layer::{FirstLayerConfig, slide, slide_if_given, sliding_window};
 use super::llama_like::{Bias, LLAMA, LlamaLike, NormKind, head_norm, llama_like};
-use super::rest::{LlamaLayout, llama_decoder};
+use super::rest::{LLAMA_LAYOUT, LlamaLayout, llama_decoder};
 use crate::model::decoder::Decoder;
 use crate::model::fields::Fields;
 use crate::model::rope::{RopeScaling, yarn_attention_factor};
@@ -50,7 +50,7 @@ pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder 
     let layout = LlamaLayout {
         output_bias: first.spec.bias,
         feed_forward_bias: config.flag("mlp_bias", false),
-        ..LlamaLayout::default()
+        ..LLAMA_LAYOUT
     };
     llama_decoder(config, first, &layout)
 }
@@ -60,7 +60,7 @@ pub(super) fn seed_oss_decoder(config: &Fields<'_>, first: &FirstLayerConfig) ->
     let layout = LlamaLayout {
         output_bias: config.flag("attention_out_bias", false),
         feed_forward_bias: config.flag("mlp_bias", false),
-        ..LlamaLayout::default()
+        ..LLAMA_LAYOUT
     };
     llama_decoder(config, first, &layout)
 }

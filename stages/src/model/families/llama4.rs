@@ -4,7 +4,7 @@ use longsift_kernels::RopeStyle;
 
 use super::first_layer::{FirstLayerConfig, slide};
 use super::llama_like::{LLAMA, LlamaLike, eps, head_norm, llama_like};
-use super::rest::{LlamaLayout, llama_decoder};
+use super::rest::{LLAMA_LAYOUT, LlamaLayout, llama_decoder};
 use crate::model::decoder::Decoder;
 use crate::model::fields::Fields;
 use crate::model::spec::{HeadNorm, Norm, NormScope, QueryScale};
@@ -96,7 +96,7 @@ pub(super) fn smollm3_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> 
         output_bias: first.spec.bias,
         feed_forward_bias: config.flag("mlp_bias", false),
         tied: true,
-        ..LlamaLayout::default()
+        ..LLAMA_LAYOUT
     };
     let (rotates, rope) = (rotating_layers(config), llama_like(config, &ROTATING, None).spec.rope);
     let of_layer = |layer| rope.clone().filter(|_| rotates(layer));

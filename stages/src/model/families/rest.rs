@@ -24,17 +24,13 @@ pub(super) struct LlamaLayout {
     pub(super) tied: bool,
 }
 
-impl Default for LlamaLayout {
-    fn default() -> Self {
-        Self {
-            output_bias: false,
-            feed_forward_bias: false,
-            fused_gate: false,
-            activation: ("hidden_act", "silu"),
-            tied: false,
-        }
-    }
-}
+pub(super) const LLAMA_LAYOUT: LlamaLayout = LlamaLayout {
+    output_bias: false,
+    feed_forward_bias: false,
+    fused_gate: false,
+    activation: ("hidden_act", "silu"),
+    tied: false,
+};
 
 /// Describes a model with a norm before each part, a gated feed-forward part and a norm after the last layer, as in
 /// Llama.
@@ -54,18 +50,18 @@ pub(super) fn llama_decoder(
 
 /// Describes a model with Llama's names, without biases after the first projections.
 pub(super) fn plain_llama_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
-    llama_decoder(config, first, &LlamaLayout::default())
+    llama_decoder(config, first, &LLAMA_LAYOUT)
 }
 
 /// Describes a model with Llama's names, whose output projection has a bias if queries and keys have one.
 pub(super) fn attention_bias_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
-    let layout = LlamaLayout { output_bias: first.spec.bias, ..LlamaLayout::default() };
+    let layout = LlamaLayout { output_bias: first.spec.bias, ..LLAMA_LAYOUT };
     llama_decoder(config, first, &layout)
 }
 
 /// Describes a model like Llama with gate and up projection in one tensor.
 pub(super) fn fused_gate_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
-    llama_decoder(config, first, &LlamaLayout { fused_gate: true, ..LlamaLayout::default() })
+    llama_decoder(config, first, &LlamaLayout { fused_gate: true, ..LLAMA_LAYOUT })
 }
 
 /// Describes sequential layers with norms before both parts and at the end.
