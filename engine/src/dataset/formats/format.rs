@@ -18,25 +18,28 @@ impl FileFormat {
     /// Returns the format of a file: the pipeline's setting, else by file name extension, else Parquet.
     pub(in crate::dataset) fn for_file(name: &str, wanted: InputFormat) -> Self {
         let (compression, _) = FileCompression::from_name(name);
-        match wanted {
-            InputFormat::Parquet => Self::Parquet,
+        let format = match wanted {
+            InputFormat::Auto => Self::by_extension(name).unwrap_or(InputFormat::Parquet),
+            named => named,
+        };
+        match format {
+            InputFormat::Auto | InputFormat::Parquet => Self::Parquet,
             InputFormat::Arrow => Self::Arrow,
             InputFormat::Jsonl => Self::Lines(LineFormat::Json, compression),
             InputFormat::Tsv => Self::Lines(LineFormat::Tsv, compression),
-            InputFormat::Auto => Self::from_name(name).unwrap_or(Self::Parquet),
         }
     }
 
-    fn from_name(name: &str) -> Option<Self> {
+    fn by_extension(name: &str) -> Option<InputFormat> {
         let (compression, bare) = FileCompression::from_name(name);
         let (_, ending) = bare.rsplit_once('.')?;
         match (&*ending.to_ascii_lowercase(), compression) {
-            ("parquet" | "pq" | "parq", FileCompression::None) => Some(Self::Parquet),
-            ("arrow" | "arrows" | "feather" | "ipc", FileCompression::None) => Some(Self::Arrow),
-            ("jsonl" | "ndjson" | "jsonlines" | "json", _) => {
-                Some(Self::Lines(LineFormat::Json, compression))
+            ("parquet" | "pq" | "parq", FileCompression::None) => Some(InputFormat::Parquet),
+            ("arrow" | "arrows" | "feather" | "ipc", FileCompression::None) => {
+                Some(InputFormat::Arrow)
             }
-            ("tsv", _) => Some(Self::Lines(LineFormat::Tsv, compression)),
+            ("jsonl" | "ndjson" | "jsonlines" | "json", _) => Some(InputFormat::Jsonl),
+            ("tsv", _) => Some(InputFormat::Tsv),
             _ => None,
         }
     }
@@ -45,14 +48,14 @@ impl FileFormat {
     pub(in crate::dataset) fn stem(name: &str) -> &str {
         let (_, bare) = FileCompression::from_name(name);
         match bare.rsplit_once('.') {
-            Some((stem, _)) if Self::from_name(name).is_some() => stem,
+            Some((stem, _)) if Self::is_known(name) => stem,
             _ => bare,
         }
     }
 
     /// Whether a file of this name is read without an explicit format.
     pub(in crate::dataset) fn is_known(name: &str) -> bool {
-        Self::from_name(name).is_some()
+        Self::by_extension(name).is_some()
     }
 
     pub(in crate::dataset) fn name(self) -> &'static str {
@@ -65,15 +68,6 @@ impl FileFormat {
             Self::Lines(LineFormat::Tsv, FileCompression::None) => {
                 "lines with a key, a tab and JSON"
             }
-        }
-    }
-
-    fn kind(self) -> InputFormat {
-        match self {
-            Self::Parquet => InputFormat::Parquet,
-            Self::Arrow => InputFormat::Arrow,
-            Self::Lines(LineFormat::Json, _) => InputFormat::Jsonl,
-            Self::Lines(LineFormat::Tsv, _) => InputFormat::Tsv,
         }
     }
 }
@@ -114,10 +108,7 @@ pub(in crate::dataset) fn select_input_files(
     wanted: InputFormat,
 ) -> Result<(Vec<String>, Vec<String>), String> {
     let is_plain_json = |name: &str| name.to_ascii_lowercase().ends_with(".json");
-    let kind = |name: &String| {
-        let format = FileFormat::from_name(name).filter(|_| !is_plain_json(name));
-        format.map(FileFormat::kind)
-    };
+    let kind = |name: &String| FileFormat::by_extension(name).filter(|_| !is_plain_json(name));
     let of = |wanted: InputFormat| names.iter().filter(|name| kind(name) == Some(wanted)).count();
     let others =
         [(InputFormat::Jsonl, "jsonl"), (InputFormat::Tsv, "tsv"), (InputFormat::Arrow, "arrow")];
