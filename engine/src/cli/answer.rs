@@ -13,9 +13,10 @@ use crate::base::error::{BUG, DONE, Failure, Result};
 use crate::base::render::render;
 use crate::base::secrets::shown;
 use crate::base::stop::Stop;
-use crate::base::text::{json_safe, line_safe, shell_word};
+use crate::base::text::{json_safe, line_safe, quoted, shell_word};
 use crate::cli::{AnswerFormat, Cli, LogFormat};
 use crate::report::page::Page;
+use crate::run_directory::layout::RunDirectory;
 use crate::storage::marked::{self, Mark};
 
 pub(super) fn answer<T: Display + Serialize>(format: AnswerFormat, value: &T) -> Result<u8> {
@@ -37,17 +38,27 @@ pub(super) fn answer_with(
     }
 }
 
-/// Refuses output paths that hold files not written by longsift. Reports all of them, before anything is computed.
+/// Refuses output paths that hold files not written by longsift or are in the folders of a result. Reports all of them, before
+/// anything is computed.
 pub(super) fn check_output_paths<const N: usize>(paths: [(Option<&Path>, Mark); N]) -> Result<()> {
     let mut problems = Vec::new();
     for (path, mark) in paths {
-        match path.map_or(Ok(()), |path| marked::check(path, mark)) {
+        let check = |path| refuse_result_folder(path).and_then(|()| marked::check(path, mark));
+        match path.map_or(Ok(()), check) {
             Ok(()) => {}
             Err(Failure::Problems(found)) => problems.extend(found),
             Err(failure) => return Err(failure),
         }
     }
     if problems.is_empty() { Ok(()) } else { Err(Failure::Problems(problems)) }
+}
+
+/// Refuses a file in the folders of a result, whose files are all listed in its records.
+pub(super) fn refuse_result_folder(path: &Path) -> Result<()> {
+    let Some(result) = RunDirectory::result_folder(path) else { return Ok(()) };
+    let [path, result] = [path, &result].map(|path| quoted(&path.display().to_string()));
+    let message = format!("{path} is in {result}, which holds the files of a result only");
+    Err(Diagnostic::error(Blame::Pipeline, message).hint("name a file in another folder").into())
 }
 
 pub(super) fn color(cli: &Cli, terminal: bool) -> bool {

@@ -14,11 +14,11 @@ use crate::base::error::Result;
 use crate::base::progress::Progress;
 use crate::base::text::quoted;
 use crate::cli::RunArguments;
+use crate::cli::answer::refuse_result_folder;
 use crate::plan::Plan;
 use crate::report::lineage::Lineage;
 use crate::report::metrics;
 use crate::run::Phase;
-use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::summary::Summary;
 use crate::storage::marked::{self, Mark};
 
@@ -41,7 +41,7 @@ impl<'a> Observers<'a> {
     /// taken for the summary of this run.
     pub(super) fn from_arguments(arguments: &'a RunArguments) -> Result<Self> {
         for path in arguments.summary_file.iter().chain(&arguments.metrics_textfile) {
-            refuse_result_folders(path)?;
+            refuse_result_folder(path)?;
         }
         if let Some(path) = &arguments.metrics_textfile {
             marked::check(path, Mark::METRICS)?;
@@ -101,24 +101,6 @@ impl<'a> Observers<'a> {
 }
 
 const SUMMARY: Mark = Mark::Keys(&["status", "run_dir", "exit_code", "rows_in"]);
-
-/// Refuses files in the folders of a result, whose files are all listed in its records.
-fn refuse_result_folders(path: &Path) -> Result<()> {
-    let folder =
-        path.parent().map(|folder| Path::new(".").join(folder).canonicalize().unwrap_or_default());
-    let folder = folder.unwrap_or_default();
-    let is_result = |folder: &&Path| {
-        let is_data = folder.ends_with("data");
-        RunDirectory::exists_at(folder)
-            || folder.parent().filter(|_| is_data).is_some_and(|output| {
-                RunDirectory::exists_at(&RunDirectory::for_output(output).root)
-            })
-    };
-    let Some(result) = folder.ancestors().find(is_result) else { return Ok(()) };
-    let [path, result] = [path, result].map(|path| quoted(&path.display().to_string()));
-    let message = format!("{path} is in {result}, which holds the files of a result only");
-    Err(Diagnostic::error(Blame::Pipeline, message).hint("name a file in another folder").into())
-}
 
 /// Checks that a summary can be written to `path`, and removes an earlier one, before the run begins.
 fn prepare_summary_file(path: &Path) -> Result<()> {

@@ -40,6 +40,13 @@ pub(super) struct Footer {
 }
 
 impl Footer {
+    /// Validates the footer of a file in memory.
+    pub(super) fn parse_file(file: &[u8]) -> Result<Self, DataProblem> {
+        let end = file.len() - TAIL_BYTES as usize;
+        let length = u32::from_le_bytes(file[end..end + 4].try_into().expect("four bytes"));
+        Ok(Self::parse(&file[end - length as usize..end], file.len() as u64)?.0)
+    }
+
     /// Validates the bytes of a footer of a file of `size` bytes.
     pub(super) fn parse(bytes: &[u8], size: u64) -> Result<(Self, Vec<RowGroupInfo>), DataProblem> {
         let undecodable = |why: String| damaged(format!("its footer does not decode: {why}"));

@@ -8,8 +8,6 @@ use arrow_array::{RecordBatch, UInt64Array, new_null_array};
 use arrow_schema::{Field, Schema, SchemaRef};
 use arrow_select::concat::concat_batches;
 use arrow_select::take::take_record_batch;
-use bytes::Bytes;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::arrow::arrow_writer::ArrowWriterOptions;
 use parquet::arrow::{ARROW_SCHEMA_META_KEY, ArrowWriter, encode_arrow_schema};
 use parquet::basic::{Compression as Codec, ZstdLevel};
@@ -17,6 +15,7 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
 
+use super::footer::Footer;
 use super::problem::DataProblem;
 use super::row_bytes::row_bytes;
 use super::source::guarded;
@@ -243,18 +242,23 @@ fn compact(slice: RecordBatch, bytes: u64) -> RecordBatch {
     take_record_batch(&slice, &all).unwrap_or(slice)
 }
 
-/// Lists columns that Parquet cannot hold or readers reject, such as lists nested a hundred deep, each with the reason. Cost:
-/// writes a row of nulls in memory and opens it.
+/// Lists columns that Parquet cannot hold or our reader rejects, such as lists nested a hundred deep, each with the reason.
+/// Cost: writes a row of nulls in memory and reads its footer.
 pub fn unsupported_columns(schema: &Schema) -> Vec<String> {
     let one = |field: &Arc<Field>| {
         let stored = types::map_field(field, types::storage_type);
         let stored = stored.as_ref().clone().with_nullable(true);
-        let attempt = || {
+        let written = || {
             let column = new_null_array(stored.data_type(), 1);
             let of_one = Arc::new(Schema::new(vec![stored.clone()]));
             let mut writer = ArrowWriter::try_new(Vec::new(), Arc::clone(&of_one), None)?;
             writer.write(&RecordBatch::try_new(of_one, vec![column])?)?;
-            ParquetRecordBatchReaderBuilder::try_new(Bytes::from(writer.into_inner()?)).map(drop)
+            writer.into_inner()
+        };
+        let attempt = || match written() {
+            Ok(file) => Footer::parse_file(&file).map(drop).map_err(|problem| problem.to_string()),
+            Err(ParquetError::NYI(_)) => Err("Parquet does not support it".to_owned()),
+            Err(error) => Err(error.to_string()),
         };
         Some(types::unsupported(field, guarded(attempt).err()?))
     };

@@ -211,7 +211,9 @@ impl fmt::Display for LabelTable<'_> {
         )?;
         for (label, LabelCounts { samples, kept, compared }) in shares {
             let share = percent(*kept, *samples);
-            let points = format!("{:+.1} points", share - overall);
+            // Without a sign of zero.
+            let points = (10.0 * (share - overall)).round() / 10.0 + 0.0;
+            let points = format!("{points:+.1} points");
             write!(
                 f,
                 "  {:<width$}  {:>7}  {:>7}  {share:>5.1} %  {points:<29}",

@@ -52,6 +52,17 @@ pub struct Finding {
     pub message: String,
 }
 
+impl Finding {
+    /// Whether the next run writes the file again from recorded statistics, once it is removed.
+    fn is_rebuilt(&self) -> bool {
+        let folders = ["selection/", "dropped/select-", "train-"];
+        let files = ["calibration.json", "events.jsonl", "pipeline.lock", "summary.json"];
+        folders.iter().any(|folder| self.what.starts_with(folder))
+            || files.contains(&&*self.what)
+            || self.what.starts_with("report.")
+    }
+}
+
 impl Verification {
     /// Returns 0 without findings, 3 if a file was changed after it was written, 1 if unchanged files contradict each
     /// other.
@@ -460,12 +471,13 @@ impl fmt::Display for Verification {
         writeln!(f, "  rows      {} accounted for", count(self.rows))?;
         writeln!(f, "  table     {}", self.table)?;
         if self.findings.iter().any(|finding| finding.blame == Blame::Data) {
-            let again = format!("longsift run {} --fresh", self.run_dir);
-            writeln!(
-                f,
-                "  hint      restore these files from a backup, or run again: `{}`",
-                line_safe(&again)
-            )?;
+            let (instead, fresh) = match self.findings.iter().all(Finding::is_rebuilt) {
+                true => ("remove them", ""),
+                false => ("restore them from a backup", " --fresh"),
+            };
+            let again = format!("longsift run {}{fresh}", self.run_dir);
+            let or = if fresh.is_empty() { "and" } else { "or" };
+            writeln!(f, "  hint      {instead}, {or} run again: `{}`", line_safe(&again))?;
         }
         Ok(())
     }

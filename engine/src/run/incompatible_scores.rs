@@ -2,6 +2,7 @@
 
 use longsift_kernels::Kernel;
 use longsift_stages::model::BackendName;
+use serde_json::Value;
 
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
@@ -58,6 +59,11 @@ pub(super) fn incompatible_scores(
     let different: Vec<String> = windows.iter().cloned().chain(lines).collect();
     if different.is_empty() || (plan.options.scores_from.is_none() && !scores.has_units()?) {
         return Ok(None);
+    }
+    if scores.read_intact::<Value>(&path)?.is_none() {
+        let message = format!("the lock `{}` was changed after it was written", path.display());
+        let hint = "remove it and run again; scores that fit the pipeline are kept";
+        return Ok(Some(Diagnostic::error(Blame::Data, message).hint(hint)));
     }
     let what = format!("the scores in `{}` were made with other settings", scores.root.display());
     let mut problem = Diagnostic::error(Blame::Pipeline, what).notes(different);
