@@ -88,6 +88,22 @@ fn a_changed_byte_in_any_committed_file_is_found() {
         assert_eq!(findings(&verified(&workspace, 3))[0].1, "the file is missing");
         fs::write(&path, &whole).unwrap();
     }
+    // What the hint of `verify` says for files that can be written again.
+    let mut written = files_below(&workspace.path("out/data"));
+    written.extend(files_below(&workspace.path("out.run/selection")));
+    for name in ["calibration.json", "events.jsonl", "pipeline.lock"] {
+        written.push(workspace.path("out.run").join(name));
+    }
+    for path in written {
+        let name = path.display();
+        fs::remove_file(&path).unwrap();
+        let hint = workspace.longsift(&["verify", "out.run"]).expect(3).stdout;
+        assert!(hint.contains("remove them, and run again: `longsift run "), "{name}: {hint}");
+        assert!(!hint.contains("--fresh"), "{name}: {hint}");
+        let again = workspace.longsift(&["run", "pipeline.yaml", "-q"]).success().summary();
+        assert_eq!(count(&again, "windows_scored"), 0, "{name}");
+        verified(&workspace, 0);
+    }
     let lock = workspace.path("out.run/pipeline.lock");
     let text = fs::read_to_string(&lock).unwrap();
     for (change, message) in [

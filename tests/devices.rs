@@ -178,9 +178,7 @@ fn a_pipeline_can_be_planned_for_other_gpus() {
     let json: Value = serde_json::from_str(&json.success().stdout).unwrap();
     assert_eq!(json["absent"]["cards"].as_array().unwrap().len(), 2);
     assert!(json["absent"]["least_seconds"].as_f64().unwrap() > 0.0);
+    // Why they cannot be used depends on whether the build has the feature `cuda`.
     let here = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2).stderr;
-    assert!(
-        here.contains("8 GPUs cannot be used: `CUDA_VISIBLE_DEVICES` hides every GPU"),
-        "{here}"
-    );
+    assert!(here.contains("8 GPUs cannot be used: "), "{here}");
 }

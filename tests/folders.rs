@@ -1,6 +1,7 @@
 //! Folders as input: extensions in any case, ignored files, table formats, folders named `key=value`.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 
 use crate::support::tables::{optional_texts, read_parquet, strings, table, texts, write_parquet};
 use crate::support::{Pipeline, Workspace, count, demo_model};
@@ -74,6 +75,37 @@ fn a_table_format_is_named_and_refused() {
         let answer = workspace.longsift(&["run", "pipeline.yaml", "-q"]).success();
         assert!(answer.stderr.contains("whose log is not read"), "{}", answer.stderr);
     }
+}
+
+#[test]
+fn a_link_in_the_input_to_the_output_is_refused() {
+    let workspace = workspace();
+    document(&workspace, "input/a.parquet");
+    symlink("../out/data", workspace.path("input/z")).unwrap();
+    workspace.run(&pipeline());
+    let refused = workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(2);
+    let message = "it is a file of the output of this pipeline";
+    assert!(refused.stderr.contains(message), "{}", refused.stderr);
+    assert!(refused.stderr.contains("z/train-00000-of-00001.parquet"), "{}", refused.stderr);
+}
+
+#[test]
+fn files_and_outputs_in_the_folders_of_a_result_are_refused() {
+    let workspace = workspace();
+    document(&workspace, "input/a.parquet");
+    workspace.run(&pipeline());
+    for path in ["out/data", "out/data/x", "out.run/x"] {
+        let set = format!("output.path={path}");
+        let refused = workspace.longsift(&["run", "pipeline.yaml", "--set", &set]).expect(2);
+        let message = "which holds the files of another result only";
+        assert!(refused.stderr.contains(message), "{path}: {}", refused.stderr);
+    }
+    for path in ["out/data/x.html", "out.run/x.html"] {
+        let refused = workspace.longsift(&["report", "out.run", "--html", path]).expect(2);
+        let message = "which holds the files of a result only";
+        assert!(refused.stderr.contains(message), "{path}: {}", refused.stderr);
+    }
+    workspace.longsift(&["verify", "out.run"]).success();
 }
 
 #[test]

@@ -108,7 +108,7 @@ fn a_copy_of_a_run_directory_is_run_in_place() {
         fs::write(&data[0], "damaged").unwrap();
         let copy = format!("backup/{run}.run");
         let said = workspace.longsift(&["verify", &copy]).expect(3).stdout;
-        assert!(said.contains(&format!("{copy} --fresh")), "{said}");
+        assert!(said.contains(&format!("{copy}`")), "{said}");
         workspace.longsift(&["run", &copy, "--fresh", "-q"]).success();
         assert_eq!(workspace.hashes(&[&format!("backup/{run}/data")]), expected);
         workspace.longsift(&["verify", &copy]).success();

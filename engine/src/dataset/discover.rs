@@ -43,6 +43,27 @@ impl DiscoveredFiles {
         Self { root, files, hub: None, notes: Vec::new() }
     }
 
+    /// Refuses files below `results`, to which a link in the input may lead.
+    pub(super) fn refuse_results(&self, results: &[PathBuf]) -> Result<(), Vec<DataProblem>> {
+        let results: Vec<PathBuf> =
+            results.iter().filter_map(|folder| folder.canonicalize().ok()).collect();
+        let mut checked = BTreeSet::new();
+        let written = |path: &&String| {
+            let path = self.root.join(path);
+            let folder = path.parent().unwrap_or(&self.root);
+            checked.insert(folder.to_owned())
+                && folder
+                    .canonicalize()
+                    .is_ok_and(|folder| results.iter().any(|result| folder.starts_with(result)))
+        };
+        let Some(path) = self.files.iter().filter(|_| !results.is_empty()).find(written) else {
+            return Ok(());
+        };
+        let message = "it is a file of the output of this pipeline".to_owned();
+        let hint = "use a separate folder for the output: a second run would read the output of the first one";
+        Err(vec![DataProblem::settings(message).in_file(path.as_str()).with_hint(hint)])
+    }
+
     /// Returns the size of a file in bytes, if known.
     pub(super) fn size(&self, path: &str) -> Option<u64> {
         match &self.hub {

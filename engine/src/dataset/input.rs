@@ -69,7 +69,9 @@ impl Dataset {
         path: &Path,
         reading: &ReadSettings,
     ) -> Result<Self, Vec<DataProblem>> {
-        Self::from_files(super::discover::find(folder, path, reading.format)?, reading)
+        let found = super::discover::find(folder, path, reading.format)?;
+        found.refuse_results(&reading.results)?;
+        Self::from_files(found, reading)
     }
 
     /// Opens files of a hub data set.

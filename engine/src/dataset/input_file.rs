@@ -41,6 +41,8 @@ pub struct ReadSettings {
     pub cache_folder: Option<PathBuf>,
     /// Footers cached by another process of the same job.
     pub footers: Option<Arc<FooterCache>>,
+    /// Folders that the pipeline itself writes. Their files are no input, even behind a link.
+    pub results: Vec<PathBuf>,
 }
 
 impl Default for ReadSettings {
@@ -52,6 +54,7 @@ impl Default for ReadSettings {
             max_part_bytes: 1 << 30,
             cache_folder: None,
             footers: None,
+            results: Vec::new(),
         }
     }
 }

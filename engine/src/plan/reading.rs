@@ -13,6 +13,7 @@ use crate::dataset::formats::type_names;
 use crate::dataset::input::Dataset;
 use crate::dataset::input_file::ReadSettings;
 use crate::dataset::write_footer_cache;
+use crate::run_directory::layout::RunDirectory;
 use crate::spec::Spec;
 use crate::storage::files;
 
@@ -28,6 +29,8 @@ pub(super) fn reading(
         Some(_) => Some(columns(spec, problems)?),
         None => None,
     };
+    let output = spec.resolve(&spec.pipeline.output.path).to_path_buf();
+    let directory = RunDirectory::for_output(&output);
     Some(ReadSettings {
         on_bad_file: input.on_bad_file,
         format: input.format,
@@ -37,6 +40,7 @@ pub(super) fn reading(
         max_part_bytes: 4 * input.max_document_bytes,
         cache_folder: Some(cache_folder.to_owned()),
         footers: footers.and_then(FooterCache::read).map(Arc::new),
+        results: vec![directory.data(), directory.root],
     })
 }
 

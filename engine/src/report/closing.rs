@@ -92,9 +92,13 @@ pub fn closing_table(
     if less > 0 {
         line("", format!("{} more groups with less drift, see `summary.json`", count(less as u64)));
     }
-    let spent: Vec<String> =
-        times.iter().map(|(stage, time)| format!("{stage} {}", seconds(*time))).collect();
-    line("time", format!("{:.1} s ({})", summary.seconds, spent.join(", ")));
+    // The report shows the time before it is made.
+    let shown = |of_report: bool| {
+        let times = times.iter().filter(move |(stage, _)| (*stage == "report") == of_report);
+        times.map(|(stage, time)| format!("{stage} {}", seconds(*time))).collect::<Vec<_>>()
+    };
+    let report: String = shown(true).iter().map(|time| format!(", then {time}")).collect();
+    line("time", format!("{:.1} s ({}){report}", summary.seconds, shown(false).join(", ")));
     if let Some(peak) = summary.peak_memory_bytes {
         let phases = summary.phases_by_memory();
         let each: Vec<String> =

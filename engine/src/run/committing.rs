@@ -76,7 +76,6 @@ impl Run<'_> {
         if plan.spec.pipeline.output.report {
             let made = || self.report(&folders.records, &manifest, &summary, &selection, &tables);
             manifest.report = self.progress.timed("report", made)?;
-            summary.seconds = self.started.elapsed().as_secs_f64();
         }
         let card_name = card_name(plan)?;
         if let Some(name) = card_name {
