@@ -98,7 +98,10 @@ fn a_changed_byte_in_any_committed_file_is_found() {
         let name = path.display();
         fs::remove_file(&path).unwrap();
         let hint = workspace.longsift(&["verify", "out.run"]).expect(3).stdout;
-        assert!(hint.contains("remove them, and run again: `longsift run "), "{name}: {hint}");
+        assert!(
+            hint.contains("remove these files, and run again: `longsift run "),
+            "{name}: {hint}"
+        );
         assert!(!hint.contains("--fresh"), "{name}: {hint}");
         let again = workspace.longsift(&["run", "pipeline.yaml", "-q"]).success().summary();
         assert_eq!(count(&again, "windows_scored"), 0, "{name}");

@@ -97,8 +97,8 @@ pub fn closing_table(
         let times = times.iter().filter(move |(stage, _)| (*stage == "report") == of_report);
         times.map(|(stage, time)| format!("{stage} {}", seconds(*time))).collect::<Vec<_>>()
     };
-    let report: String = shown(true).iter().map(|time| format!(", then {time}")).collect();
-    line("time", format!("{:.1} s ({}){report}", summary.seconds, shown(false).join(", ")));
+    let of_run = format!("{:.1} s ({})", summary.seconds, shown(false).join(", "));
+    line("time", [vec![of_run], shown(true)].concat().join(", then "));
     if let Some(peak) = summary.peak_memory_bytes {
         let phases = summary.phases_by_memory();
         let each: Vec<String> =

@@ -471,13 +471,13 @@ impl fmt::Display for Verification {
         writeln!(f, "  rows      {} accounted for", count(self.rows))?;
         writeln!(f, "  table     {}", self.table)?;
         if self.findings.iter().any(|finding| finding.blame == Blame::Data) {
-            let (instead, fresh) = match self.findings.iter().all(Finding::is_rebuilt) {
-                true => ("remove them", ""),
-                false => ("restore them from a backup", " --fresh"),
+            let (instead, fresh) = if self.findings.iter().all(Finding::is_rebuilt) {
+                ("remove these files, and", "")
+            } else {
+                ("restore these files from a backup, or", " --fresh")
             };
             let again = format!("longsift run {}{fresh}", self.run_dir);
-            let or = if fresh.is_empty() { "and" } else { "or" };
-            writeln!(f, "  hint      {instead}, {or} run again: `{}`", line_safe(&again))?;
+            writeln!(f, "  hint      {instead} run again: `{}`", line_safe(&again))?;
         }
         Ok(())
     }

@@ -139,9 +139,9 @@ mod tests {
     fn layers_are_listed_by_their_numbers() {
         let names =
             ["layer_10", "layer_2", "copy_share", "layer_2_heads_1", "score", "layer_9_negated"];
-        let results = BTreeMap::from(names.map(|name| (name.to_owned(), ())));
+        let results = BTreeMap::from(names.map(|name| (name.to_owned(), 0)));
         assert_eq!(
-            by_importance(&results).map(|(name, ())| name).collect::<Vec<_>>(),
+            by_importance(&results).map(|(name, _)| name).collect::<Vec<_>>(),
             ["score", "copy_share", "layer_2", "layer_2_heads_1", "layer_9_negated", "layer_10"]
         );
     }
