@@ -126,6 +126,15 @@ fn a_changed_byte_in_any_committed_file_is_found() {
         assert!(found[0].1.contains(message), "{found:?}");
         fs::write(&lock, &text).unwrap();
     }
+    // A damaged fact is not taken for another setting.
+    let damaged = text.replacen("\"windows_version\": ", "\"windows_version\": 1", 1);
+    assert_ne!(damaged, text);
+    fs::write(&lock, damaged).unwrap();
+    let message = workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(3).stderr;
+    assert!(message.contains("was changed after it was written"), "{message}");
+    fs::remove_file(&lock).unwrap();
+    let again = workspace.longsift(&["run", "pipeline.yaml", "-q"]).success().summary();
+    assert_eq!(count(&again, "windows_scored"), 0);
     verified(&workspace, 0);
 }
 

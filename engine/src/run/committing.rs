@@ -270,7 +270,7 @@ impl Run<'_> {
         let (scored, staged) = (ScoreTotals::default(), StagedFiles::default());
         let mut manifest = manifest(plan, &lock, &scored, &staged, String::new());
         lock::with_model(lock, plan, &digests).write(&directory.lock_file())?;
-        calibration::put(directory, &calibration)?;
+        manifest.calibration = Some(calibration::put(directory, &calibration)?);
         directory.create_data()?;
         let summary = self.base_summary("done");
         manifest.summary =
