@@ -38,7 +38,7 @@ pub(super) fn answer_with(
     }
 }
 
-/// Refuses output paths that hold files not written by longsift or are in the folders of a result. Reports all of them, before
+/// Refuses output paths in the folders of a result, and those of files that longsift did not write. Reports all of them, before
 /// anything is computed.
 pub(super) fn check_output_paths<const N: usize>(paths: [(Option<&Path>, Mark); N]) -> Result<()> {
     let mut problems = Vec::new();

@@ -15,6 +15,7 @@ use super::walk::{self, GLOB, WalkResult, unreadable};
 #[cfg(feature = "cloud")]
 use crate::base::diagnostic::Blame;
 use crate::base::wildcards;
+use crate::spec::locations::SEPARATE_OUTPUT;
 use crate::spec::pipeline::InputFormat;
 #[cfg(feature = "cloud")]
 use crate::storage::error::{ErrorKind, StorageError};
@@ -60,8 +61,7 @@ impl DiscoveredFiles {
             return Ok(());
         };
         let message = "it is a file of the output of this pipeline".to_owned();
-        let hint = "use a separate folder for the output: a second run would read the output of the first one";
-        Err(vec![DataProblem::settings(message).in_file(path.as_str()).with_hint(hint)])
+        Err(vec![DataProblem::settings(message).in_file(path.as_str()).with_hint(SEPARATE_OUTPUT)])
     }
 
     /// Returns the size of a file in bytes, if known.

@@ -41,7 +41,7 @@ pub struct ReadSettings {
     pub cache_folder: Option<PathBuf>,
     /// Footers cached by another process of the same job.
     pub footers: Option<Arc<FooterCache>>,
-    /// Folders that the pipeline itself writes. Their files are no input, even behind a link.
+    /// Folders that the pipeline itself writes. Files in them are refused as input, also through a link.
     pub results: Vec<PathBuf>,
 }
 

@@ -133,7 +133,7 @@ pub(super) fn output_paths(spec: &Spec, directory: &RunDirectory) -> Vec<Diagnos
         let result = quoted(&result.display().to_string());
         let message =
             format!("the output is in {result}, which holds the files of another result only");
-        problems.push(problem(message, "choose a folder outside of it"));
+        problems.push(problem(message, "choose another folder"));
     }
     if let Some(other) = directory.linked_to_other() {
         let [link, other] = [root, &other].map(|path| quoted(&path.display().to_string()));

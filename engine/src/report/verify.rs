@@ -50,17 +50,9 @@ pub struct Finding {
     /// The file or the equation.
     pub what: String,
     pub message: String,
-}
-
-impl Finding {
     /// Whether the next run writes the file again from recorded statistics, once it is removed.
-    fn is_rebuilt(&self) -> bool {
-        let folders = ["selection/", "dropped/select-", "train-"];
-        let files = ["calibration.json", "events.jsonl", "pipeline.lock", "summary.json"];
-        folders.iter().any(|folder| self.what.starts_with(folder))
-            || files.contains(&&*self.what)
-            || self.what.starts_with("report.")
-    }
+    #[serde(skip)]
+    is_rebuilt: bool,
 }
 
 impl Verification {
@@ -72,7 +64,16 @@ impl Verification {
     }
 
     fn find(&mut self, blame: Blame, what: impl Into<String>, message: impl Into<String>) {
-        self.findings.push(Finding { blame, what: what.into(), message: message.into() });
+        let (what, message) = (what.into(), message.into());
+        self.findings.push(Finding { blame, what, message, is_rebuilt: false });
+    }
+
+    /// Runs a check of files that the next run writes again once they are removed.
+    fn rebuilt(&mut self, check: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        let before = self.findings.len();
+        check(self)?;
+        self.findings[before..].iter_mut().for_each(|finding| finding.is_rebuilt = true);
+        Ok(())
     }
 
     /// Checks the length and digest of a file. Returns whether they match its record.
@@ -412,11 +413,11 @@ pub fn verify(directory: &RunDirectory) -> Result<Verification> {
         counts.add(&record.counts);
     }
     found.rows = counts.rows;
-    found.sealed(&directory.plan(), "plan.json")?;
+    found.rebuilt(|found| found.sealed(&directory.plan(), "plan.json"))?;
     if let Some(manifest) = &manifest {
         found.finished = true;
         found.sealed(&directory.manifest(), "manifest.json")?;
-        found.selection(directory, manifest)?;
+        found.rebuilt(|found| found.selection(directory, manifest))?;
         match &scores {
             Ok(scores) => found.records(scores, manifest)?,
             Err(gone) => {
@@ -424,7 +425,7 @@ pub fn verify(directory: &RunDirectory) -> Result<Verification> {
                 found.find(Blame::Data, "scores", message);
             }
         }
-        found.accounting(directory, manifest)?;
+        found.rebuilt(|found| found.accounting(directory, manifest))?;
     }
     found.unlisted_files(directory, &records, manifest.as_ref())?;
     let lock = match manifest {
@@ -453,7 +454,7 @@ pub fn verify(directory: &RunDirectory) -> Result<Verification> {
 
 impl fmt::Display for Verification {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for Finding { blame, what, message } in &self.findings {
+        for Finding { blame, what, message, .. } in &self.findings {
             let bug = if *blame == Blame::Bug { " (a bug in longsift)" } else { "" };
             writeln!(f, "{}: {}{bug}", line_safe(what), line_safe(message))?;
         }
@@ -471,7 +472,7 @@ impl fmt::Display for Verification {
         writeln!(f, "  rows      {} accounted for", count(self.rows))?;
         writeln!(f, "  table     {}", self.table)?;
         if self.findings.iter().any(|finding| finding.blame == Blame::Data) {
-            let (instead, fresh) = if self.findings.iter().all(Finding::is_rebuilt) {
+            let (instead, fresh) = if self.findings.iter().all(|finding| finding.is_rebuilt) {
                 ("remove these files, and", "")
             } else {
                 ("restore these files from a backup, or", " --fresh")

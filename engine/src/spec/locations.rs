@@ -217,6 +217,10 @@ fn unexpanded(path: &str) -> Option<&'static str> {
     (!name.is_empty() && is_name(name)).then_some("an environment variable")
 }
 
+/// Hint for an input that contains the output.
+pub(crate) const SEPARATE_OUTPUT: &str =
+    "use a separate folder for the output: a second run would read the output of the first one";
+
 /// Reports an output inside its own input, or the reverse. `folder`: folder of the pipeline file.
 pub(crate) fn check(root: &Node, folder: &Path, problems: &mut Problems) {
     let path = |section: &str| {
@@ -255,9 +259,7 @@ pub(crate) fn check(root: &Node, folder: &Path, problems: &mut Problems) {
     let problem = problems
         .error(output.span, why)
         .label(format!("`input.path` is {}", sources.in_words(input.span)));
-    problem.hint(
-        "use a separate folder for the output: a second run would read the output of the first one",
-    );
+    problem.hint(SEPARATE_OUTPUT);
 }
 
 /// Escapes the first `count` parts of a glob.
