@@ -2,11 +2,12 @@
 //! they end with the bytes of a run on a disk.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{DirEntry, File};
 use std::os::unix::fs::FileExt;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use arrow_array::{ArrayRef, BinaryArray};
 use rustix::process::{Pid, Signal, kill_process};
@@ -322,30 +323,47 @@ mod a_run_that_is_disturbed_at_any_request_ends_in_the_same_bytes {
 const MEANWHILE: [&str; 7] =
     ["run", "pipeline.yaml", "-q", "--threads", "1", "--set", "stages.filter.keep_fraction=0.7"];
 
-/// Returns whether all threads of a process are stopped.
-fn is_stopped(process: Pid) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+/// Stops a process, and waits until all its threads are stopped.
+fn stop(process: Pid) {
+    kill_process(process, Signal::STOP).unwrap();
+    let is_stopped = |thread: &DirEntry| {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+    };
+    let threads = || std::fs::read_dir(format!("/proc/{process}/task")).unwrap().flatten();
+    let since = Instant::now();
+    while !threads().all(|thread| is_stopped(&thread)) {
+        assert!(since.elapsed() < Duration::from_mins(1), "process {process} does not stop");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Sleep of a process at a request.
+#[derive(Clone, Copy, Debug)]
+struct Sleep {
+    /// The store is busy, so that the request is repeated after the sleep.
+    busy: bool,
+    duration: Duration,
 }
 
 impl Story {
     /// Stops the process at a request until its lease expires, and wakes it after another selection. Returns its exit
     /// code.
-    fn sleep(&self, bucket: &Bucket, at: usize, meanwhile: &Results) -> i32 {
+    fn sleep(&self, bucket: &Bucket, at: usize, sleep: Sleep, meanwhile: &Results) -> i32 {
         let (workspace, other) =
             (Workspace::copy_of(&self.workspace), Workspace::copy_of(&self.workspace));
-        let when = format!("{}, asleep at request {at}, `{}`", self.name, self.requests[at]);
+        let when = format!("{}, {sleep:?} at request {at}, `{}`", self.name, self.requests[at]);
         bucket.restore(&self.before);
         let process: Arc<Mutex<Option<Pid>>> = Arc::default();
         let (asleep, stopped) = (Arc::clone(&process), Arc::new(AtomicBool::new(false)));
         let says = Arc::clone(&stopped);
         bucket.inject(move |count, _| {
-            if count == at {
-                let process = asleep.lock().unwrap().unwrap();
-                kill_process(process, Signal::STOP).unwrap();
-                says.store(true, Ordering::Release);
+            if count != at {
+                return None;
             }
-            None
+            stop(asleep.lock().unwrap().unwrap());
+            says.store(true, Ordering::Release);
+            sleep.busy.then_some(Fault::Status(503, "SlowDown"))
         });
         let mut started = process.lock().unwrap();
         let clock = workspace.write("clock", 0_i64.to_le_bytes());
@@ -357,24 +375,28 @@ impl Story {
         *started = Some(pid);
         drop(started);
         // A process that has ended by then is not affected.
-        if wait_until(&mut child, || stopped.load(Ordering::Acquire)) {
-            wait_until(&mut child, || is_stopped(pid));
-        }
+        wait_until(&mut child, || stopped.load(Ordering::Acquire));
         bucket.wait_until_idle();
         bucket.clear_faults();
-        // Its clock shows a sleep so long that it no longer trusts its lease. Written in place: the clock is mapped.
+        // Written in place: the clock is mapped.
         let moved = File::options().write(true).open(&clock).unwrap();
-        moved.write_all_at(&2_100_000_000_i64.to_le_bytes(), 0).unwrap();
+        let nanoseconds = i64::try_from(sleep.duration.as_nanos()).unwrap();
+        moved.write_all_at(&nanoseconds.to_le_bytes(), 0).unwrap();
         bucket.remove("out.run/lock");
         let answer = bucket.longsift(&other, &MEANWHILE);
         assert_eq!(answer.code, 0, "meanwhile, {when}:\n{}", answer.stderr);
+        bucket.take_requests();
         let _ = kill_process(pid, Signal::CONT);
         let woken = Answer::from_output(child.wait_with_output().unwrap());
         let found = bucket.results("");
         // A process that succeeded may have done so before the other began, or after it.
         let whole = found == *meanwhile || woken.code == 0 && found == self.results;
-        assert!(whole, "{when}, which ended with {}: {}\n{found:#?}", woken.code, woken.stderr);
-        bucket.take_requests();
+        let requests = bucket.take_requests();
+        assert!(
+            whole,
+            "{when}, which ended with {}: {}\nrequests after it woke: {requests:#?}\n{found:#?}",
+            woken.code, woken.stderr
+        );
         woken.code
     }
 }
@@ -394,8 +416,11 @@ fn a_process_that_lost_its_lease_does_not_damage_another_selection() {
     let planned: Vec<usize> = (0..story.requests.len()).step_by(step).collect();
     let bucket = Bucket::new();
     let mut codes = BTreeMap::<i32, usize>::new();
-    for at in planned {
-        *codes.entry(story.sleep(&bucket, at, &meanwhile)).or_default() += 1;
+    // Longer than a lease; shorter and longer than all retries.
+    let sleeps = [(true, 60), (false, 60), (false, 3600)]
+        .map(|(busy, seconds)| Sleep { busy, duration: Duration::from_secs(seconds) });
+    for (at, sleep) in planned.into_iter().zip(sleeps.into_iter().cycle()) {
+        *codes.entry(story.sleep(&bucket, at, sleep, &meanwhile)).or_default() += 1;
     }
     assert!(codes.contains_key(&4), "some were told: {codes:?}");
     assert!(codes.keys().all(|code| [0, 4].contains(code)), "a retry helps: {codes:?}");

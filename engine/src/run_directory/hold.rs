@@ -2,7 +2,7 @@
 
 use std::fs::{File, TryLockError};
 use std::io::{Seek, SeekFrom, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::holder::{Holder, SHARDS, held_file, is_lock_content};
@@ -42,6 +42,16 @@ impl RunLock {
             Held::File { .. } => Ok(()),
             #[cfg(feature = "cloud")]
             Held::Lease(lease) => lease.confirm(),
+        }
+    }
+
+    /// Removes a file while this process has exclusive access, which is checked again between attempts. A missing file is not an
+    /// error.
+    pub fn remove_file(&self, path: &Path) -> Result<()> {
+        match &self.0 {
+            Held::File { .. } => Ok(files::remove_file(path)?),
+            #[cfg(feature = "cloud")]
+            Held::Lease(lease) => lease.remove_file(path),
         }
     }
 }

@@ -2,7 +2,10 @@
 //! process rewrites every few seconds. If it stays unchanged for [`EXPIRY`], the process is considered dead.
 //!
 //! A lease only prevents duplicate work. Correctness does not depend on it but on the commit protocol (see
-//! [`crate::write::commit`]): a suspended process may resume after its lease has expired, while another process is active.
+//! [`crate::write::commit`]): a suspended process may resume after its lease has expired, while another process is active. One
+//! gap remains, because stores have no removal that depends on another object: a process that is suspended between a check and
+//! the request that it allows (some microseconds), for longer than [`EXPIRY`], can remove a file that another process has just
+//! committed under the same name. `longsift verify` finds it.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -16,17 +19,24 @@ use super::holder::Holder;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::base::{clock, machine};
-use crate::storage::error::ErrorKind;
+use crate::storage::error::{ErrorKind, StorageError};
 use crate::storage::files;
 use crate::storage::objects::Version;
 use crate::storage::objects::stored::{read_version, write_version};
 use crate::storage::retry::RetryPolicy;
+
+type StorageResult<T> = std::result::Result<T, StorageError>;
 
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(5);
 /// A lease that stays unchanged for this long has expired: three missed renewals and a late one.
 const EXPIRY: Duration = Duration::from_secs(20);
 /// A lease renewed this recently is valid without a request. Must be much shorter than [`EXPIRY`].
 const RECENT: Duration = Duration::from_secs(2);
+/// A lease whose renewal fails is still valid for this long. Must be much shorter than [`EXPIRY`].
+const CERTAIN: Duration = Duration::from_secs(10);
+/// Maximum time between a check of the lease and a removal that depends on it. [`CERTAIN`] and this must be shorter than
+/// [`EXPIRY`].
+const REMOVAL_DEADLINE: Duration = Duration::from_secs(5);
 /// Interval between reads of another process's lease.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -122,7 +132,9 @@ impl Lease {
             let (path, shared) = (path.to_owned(), Arc::clone(&shared));
             std::thread::spawn(move || {
                 while ended.recv_timeout(RENEWAL_INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                    renew(&path, &shared);
+                    if let Err(error) = renew(&path, &shared) {
+                        tracing::warn!("{error}");
+                    }
                 }
             })
         };
@@ -143,11 +155,36 @@ impl Lease {
         if sure { Ok(()) } else { self.check() }
     }
 
-    /// Renews the lease, which fails if another process has acquired it.
+    /// Removes a file of a commit, and checks the lease before each attempt.
+    pub(super) fn remove_file(&self, path: &Path) -> Result<()> {
+        let since = Instant::now();
+        loop {
+            self.confirm()?;
+            match files::remove_file_within(path, Some(REMOVAL_DEADLINE)) {
+                Err(error) if is_worth_retrying(&error, since) => {}
+                done => return Ok(done?),
+            }
+        }
+    }
+
+    /// Renews the lease.
+    ///
+    /// # Errors
+    /// Another process has acquired it, or the store is not available for so long that one may have.
     pub(super) fn check(&self) -> Result<()> {
-        renew(&self.path, &self.shared);
-        if !self.shared.known().lost {
-            return Ok(());
+        let since = Instant::now();
+        while !self.shared.known().lost {
+            let renewed = renew(&self.path, &self.shared);
+            let known = self.shared.known();
+            if !known.lost && known.written.elapsed() < CERTAIN {
+                return Ok(());
+            }
+            drop(known);
+            if let Err(error) = renewed
+                && !is_worth_retrying(&error, since)
+            {
+                return Err(error.into());
+            }
         }
         Err(Diagnostic::error(
             Blame::Machine,
@@ -175,22 +212,26 @@ impl Drop for Lease {
     }
 }
 
-/// Renews the lease. A failure is retried with the next renewal.
-fn renew(path: &Path, shared: &Shared) {
+/// Renews the lease, or learns that another process has acquired it.
+fn renew(path: &Path, shared: &Shared) -> StorageResult<()> {
     let mut object = shared.object.lock().unwrap_or_else(PoisonError::into_inner);
     let (claim, version) = &mut *object;
     claim.beats += 1;
     let begun = Instant::now();
     // A renewal that takes longer than the interval is too late.
     let policy = RetryPolicy { deadline: RENEWAL_INTERVAL, ..RetryPolicy::default() };
-    match write(path, claim, Some(version.clone()), policy) {
-        Ok(Some(written)) => {
+    match write(path, claim, Some(version.clone()), policy)? {
+        Some(written) => {
             *version = written;
             shared.known().written = begun;
         }
-        Ok(None) => shared.known().lost = true,
-        Err(error) => tracing::warn!("{error}"),
+        None => shared.known().lost = true,
     }
+    Ok(())
+}
+
+fn is_worth_retrying(error: &StorageError, since: Instant) -> bool {
+    error.kind == ErrorKind::Transient && since.elapsed() < RetryPolicy::default().deadline
 }
 
 /// Returns a version that no object has: an `ETag` that is not a hash of any content, and a generation before all others.
@@ -278,9 +319,9 @@ fn write(
     claim: &LeaseRecord,
     instead_of: Option<Version>,
     policy: RetryPolicy,
-) -> Result<Option<Version>> {
+) -> StorageResult<Option<Version>> {
     let text = serde_json::to_vec(claim).expect("plain data");
-    Ok(write_version(address(path), &text, instead_of, policy)?)
+    write_version(address(path), &text, instead_of, policy)
 }
 
 /// Reads a lease; the content is `None` if it is damaged.

@@ -5,6 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use longsift_stages::contract::hex;
 use sha2::{Digest, Sha256};
@@ -92,8 +93,16 @@ pub fn put_in_place(staged: &Path, to: &Path) -> Result<(), StorageError> {
 
 /// Removes a file; a missing file is not an error.
 pub fn remove_file(path: &Path) -> Result<(), StorageError> {
+    remove_file_within(path, None)
+}
+
+/// Like [`remove_file`], but sends no request to a store later than `deadline` after the call (`None`: as for all requests).
+///
+/// # Errors
+/// Of kind [`ErrorKind::Transient`] if the store was not available in this time.
+pub fn remove_file_within(path: &Path, deadline: Option<Duration>) -> Result<(), StorageError> {
     if let Some((store, address)) = store(path) {
-        return store.remove(address);
+        return store.remove(address, deadline);
     }
     error::if_present(fs::remove_file(path).map_err(failed("remove", path))).map(drop)
 }

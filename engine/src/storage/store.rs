@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::io::{Read, Write};
 use std::path::Path;
+use std::time::Duration;
 
 use longsift_stages::contract::Location;
 
@@ -19,8 +20,8 @@ pub(crate) trait Store: Sync {
     fn upload(&self, address: &str) -> Result<Box<dyn Upload>, StorageError>;
     /// Copies a file, replacing an existing one.
     fn copy(&self, from: &str, to: &str) -> Result<(), StorageError>;
-    /// Removes a file; a missing file is not an error.
-    fn remove(&self, address: &str) -> Result<(), StorageError>;
+    /// Removes a file; a missing file is not an error. No request is sent later than `deadline` after the call.
+    fn remove(&self, address: &str, deadline: Option<Duration>) -> Result<(), StorageError>;
     /// Removes the files below an address for which `removes` returns `true`, given the name relative to the address.
     fn remove_matching(
         &self,

@@ -201,12 +201,10 @@ fn execute(directory: &RunDirectory, intent: &Intent, run_lock: &RunLock) -> Res
         .collect();
     let removals: Vec<PathBuf> =
         intent.removals.iter().map(|path| path.resolve(directory)).collect();
-    run_lock.confirm()?;
-    files::remove_file(&directory.success())?;
+    run_lock.remove_file(&directory.success())?;
     let threads = |files: usize| concurrency(&directory.output, files);
     parallel::in_order(removals.len(), threads(removals.len()), |index| {
-        run_lock.confirm()?;
-        Ok(files::remove_file(&removals[index])?)
+        run_lock.remove_file(&removals[index])
     })?;
     parallel::in_order(renames.len(), threads(renames.len()), |index| {
         run_lock.confirm()?;
@@ -232,8 +230,7 @@ fn execute(directory: &RunDirectory, intent: &Intent, run_lock: &RunLock) -> Res
     atomic::write_atomic(&directory.success(), b"")?;
     run_lock.confirm()?;
     directory.remove_attempts()?;
-    run_lock.confirm()?;
-    files::remove_file(&directory.intent())?;
+    run_lock.remove_file(&directory.intent())?;
     Ok(files::fsync_folder(&directory.root)?)
 }
 

@@ -1,6 +1,7 @@
 //! Implements [`Store`] for object stores. A folder is a name prefix; files appear atomically.
 
 use std::io::{self, Read};
+use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt, TryStreamExt};
 use longsift_stages::contract::{Address, Location};
@@ -51,9 +52,20 @@ impl Store for ObjectStores {
         request("copy", from, || source.client.objects.copy(&source.path, &target.path))
     }
 
-    fn remove(&self, address: &str) -> Result<(), StorageError> {
+    fn remove(&self, address: &str, deadline: Option<Duration>) -> Result<(), StorageError> {
+        let default = RetryPolicy::default();
+        let policy = RetryPolicy { deadline: deadline.unwrap_or(default.deadline), ..default };
         let ObjectLocation { client, path, .. } = locate("remove", address)?;
-        if_present(request("remove", address, || client.objects.delete(&path))).map(drop)
+        let since = Instant::now();
+        let removed = answered("remove", address, policy, || async {
+            // The process may have been suspended while it waited.
+            if deadline.is_some_and(|deadline| since.elapsed() > deadline) {
+                let source = "no time is left".into();
+                return Err(Error::Generic { store: "deadline", source });
+            }
+            client.objects.delete(&path).await
+        });
+        if_present(runtime().block_on(removed)).map(drop)
     }
 
     fn remove_matching(
