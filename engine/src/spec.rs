@@ -121,7 +121,10 @@ impl Spec {
             .collect();
         let param: Vec<(usize, String)> = (overrides.param.iter())
             .map(|argument| {
-                (sources.add_argument(&format!("{}{argument}", overrides::PARAM)), argument.clone())
+                // Values may be secret, and no message is about a part of one.
+                let name = argument.split_once('=').map(|(name, _)| format!("{name}=…"));
+                let name = name.as_ref().unwrap_or(argument);
+                (sources.add_argument(&format!("{}{name}", overrides::PARAM)), argument.clone())
             })
             .collect();
 

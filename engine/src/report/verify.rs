@@ -209,6 +209,7 @@ impl Verification {
         if !is_intact(&bytes) {
             let next = match name {
                 "plan.json" => "the next run writes it again",
+                "pipeline.lock" => "remove it, and the next run writes it again",
                 _ => "restore it from a backup, or run again with `--fresh`",
             };
             let message = format!(

@@ -336,7 +336,7 @@ fn parameters_that_are_not_declared_or_not_set() {
         ("in/*.parquet", "in/${dat}/${date}/${never closed"),
         ("model: model", "model: \"a\\\\b ${x y}\""),
     ]);
-    assert_snapshot!(wrong_with(&text, &[], &["datum=1", "loose"]));
+    assert_snapshot!(wrong_with(&text, &[], &["datum=secret", "loose"]));
 }
 
 #[test]
