@@ -28,10 +28,13 @@ fn number(text: &str) -> Option<YamlValue> {
             f64::INFINITY
         }));
     }
-    if is_digits(unsigned) {
-        return Some(text.parse().map_or_else(|_| float(text), YamlValue::Integer));
+    if let Ok(integer) = text.parse() {
+        return Some(YamlValue::Integer(integer));
     }
-    is_float(unsigned).then(|| float(text))
+    // The standard library accepts the same floats, and words such as `inf`. A float that overflows becomes infinite, which the
+    // checker refuses.
+    let is_number = unsigned.starts_with(|first: char| first.is_ascii_digit() || first == '.');
+    text.parse().ok().filter(|_| is_number).map(YamlValue::Float)
 }
 
 fn based(digits: &str, base: u32) -> Option<YamlValue> {
@@ -40,31 +43,6 @@ fn based(digits: &str, base: u32) -> Option<YamlValue> {
     }
     let integer = i128::from_str_radix(digits, base).map(YamlValue::Integer);
     Some(integer.unwrap_or(YamlValue::Float(f64::MAX)))
-}
-
-/// Parses a float. One that overflows becomes infinite, which the checker refuses.
-fn float(text: &str) -> YamlValue {
-    YamlValue::Float(text.parse().unwrap_or(f64::NAN))
-}
-
-/// `(\. [0-9]+ | [0-9]+ (\. [0-9]*)?) ([eE] [-+]? [0-9]+)?`
-fn is_float(unsigned: &str) -> bool {
-    let (mantissa, exponent) = match unsigned.split_once(['e', 'E']) {
-        Some((mantissa, exponent)) => (mantissa, Some(exponent)),
-        None => (unsigned, None),
-    };
-    let mantissa_fits = match mantissa.split_once('.') {
-        Some(("", fraction)) => is_digits(fraction),
-        Some((whole, fraction)) => is_digits(whole) && (fraction.is_empty() || is_digits(fraction)),
-        None => is_digits(mantissa),
-    };
-    mantissa_fits
-        && exponent
-            .is_none_or(|exponent| is_digits(exponent.strip_prefix(['-', '+']).unwrap_or(exponent)))
-}
-
-fn is_digits(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 #[cfg(test)]
