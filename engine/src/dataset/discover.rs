@@ -141,7 +141,7 @@ fn remote(path: &Path, format: InputFormat) -> Result<DiscoveredFiles, Vec<DataP
     };
     // Transient errors are the machine's fault, others the pipeline's.
     let is_store = |error: StorageError| {
-        let blame = if error.is_transient() { Blame::Machine } else { Blame::Pipeline };
+        let blame = if error.kind.is_transient() { Blame::Machine } else { Blame::Pipeline };
         vec![DataProblem { blame, ..unreadable(&error) }]
     };
     let address = Address::parse(url);

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::text::sha256_hex;
 use crate::storage::files;
-use crate::storage::range_file::{self, Stamp};
+use crate::storage::range_file::Stamp;
 use crate::storage::store::is_address;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -49,7 +49,8 @@ impl FooterCache {
     pub(super) fn get(&self, root: &Path, path: &str) -> Option<(Stamp, &[u8])> {
         let (entry, range) = self.files.get(path)?;
         let footer = &self.bytes[range.clone()];
-        let is_current = || range_file::stamp(&root.join(path)) == Some(entry.stamp);
+        let is_current =
+            || files::stamp(&root.join(path)).is_ok_and(|now| now == Some(entry.stamp));
         ((is_address(root) || is_current()) && sha256_hex(footer) == entry.sha256)
             .then_some((entry.stamp, footer))
     }

@@ -31,7 +31,7 @@ pub(crate) fn version(path: &Path) -> Result<String, StorageError> {
 const BUFFER_BYTES: usize = 8192;
 
 /// Open file. Clones share the file and its first failed read.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct OpenFile {
     /// Methods of this type do not remember failed reads.
     pub(super) file: Arc<RangeFile>,
@@ -113,7 +113,6 @@ impl ChunkReader for OpenFile {
     }
 }
 
-#[derive(Debug)]
 pub(crate) struct SequentialReader {
     file: OpenFile,
     offset: u64,

@@ -177,7 +177,7 @@ fn deduplicate(mut found: Vec<(bool, FolderEntry)>) -> WalkResult {
 
 /// Returns the error for a folder that cannot be listed. Permanent errors blame the data, not the machine.
 pub(super) fn unreadable(error: &StorageError) -> DataProblem {
-    let blame = if error.is_transient() { Blame::Machine } else { Blame::Data };
+    let blame = if error.kind.is_transient() { Blame::Machine } else { Blame::Data };
     DataProblem { hint: error.hint(), ..DataProblem::new(blame, error.to_string()) }
 }
 

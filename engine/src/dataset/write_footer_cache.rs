@@ -80,7 +80,7 @@ mod tests {
         };
         // The file contains zeros but has the cached size and times, so it must not be read.
         let _ = damage("b.parquet");
-        let stamp = crate::storage::range_file::stamp(&input.join("b.parquet")).unwrap();
+        let stamp = files::stamp(&input.join("b.parquet")).unwrap().unwrap();
         let text = |ns: i128| format!("\"changed_ns\":{ns}").into_bytes();
         let (old, new) = (text(before.files[1].stamp.changed_ns), text(stamp.changed_ns));
         let mut cached = fs::read(&path).unwrap();

@@ -57,10 +57,7 @@ impl AtomicFile {
         match &mut self.target {
             WriteTarget::Local(temporary) => {
                 temporary.file.sync_all().map_err(failed("fsync", &self.path))?;
-                fs::rename(&temporary.path, &self.path)
-                    .map_err(failed("rename a temporary file to", &self.path))?;
-                temporary.has_moved = true;
-                fsync_folder(folder_of(&self.path))?;
+                temporary.rename(&self.path)?;
             }
             WriteTarget::Store(upload) => upload.complete()?,
         }
@@ -110,6 +107,13 @@ impl Temporary {
                 Err(error) => return Err(failed("create", path)(error)),
             }
         }
+    }
+
+    /// Moves the file to `path` and syncs the folder.
+    fn rename(&mut self, path: &Path) -> Result<(), StorageError> {
+        fs::rename(&self.path, path).map_err(failed("rename a temporary file to", path))?;
+        self.has_moved = true;
+        fsync_folder(folder_of(path))
     }
 }
 
@@ -164,11 +168,7 @@ pub fn write_new(path: &Path, bytes: &[u8]) -> Result<bool, StorageError> {
             ) && !path.exists() =>
         {
             // The file system does not support links.
-            fs::rename(&temporary.path, path)
-                .map_err(failed("rename a temporary file to", path))?;
-            temporary.has_moved = true;
-            fsync_folder(folder_of(path))?;
-            Ok(true)
+            temporary.rename(path).map(|()| true)
         }
         Err(error) => Err(failed("link a temporary file to", path)(error)),
     }

@@ -125,11 +125,6 @@ impl StorageError {
         };
         Some(hint.to_owned())
     }
-
-    /// Whether a retry can succeed: see [`ErrorKind::is_transient`].
-    pub fn is_transient(&self) -> bool {
-        self.kind.is_transient()
-    }
 }
 
 pub(super) fn is_link_circle(error: &io::Error) -> bool {
@@ -182,10 +177,7 @@ impl From<StorageError> for ModelProblem {
             }
             _ => Self::settings(error.to_string()),
         };
-        match hint {
-            Some(hint) => problem.with_hint(hint),
-            None => problem,
-        }
+        Self { hint, ..problem }
     }
 }
 

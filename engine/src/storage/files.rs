@@ -54,14 +54,7 @@ pub fn fsync_folder(path: &Path) -> Result<(), StorageError> {
 
 /// Like [`fsync_folder`], but the folder may be missing.
 pub fn fsync_folder_if_present(path: &Path) -> Result<(), StorageError> {
-    if store(path).is_some() {
-        return Ok(());
-    }
-    let synced = if_present(File::open(path)).and_then(|folder| match folder {
-        Some(folder) => folder.sync_all(),
-        None => Ok(()),
-    });
-    synced.map_err(failed("fsync the folder", path))
+    error::if_present(fsync_folder(path)).map(drop)
 }
 
 /// Creates a folder and its parents, and syncs the folders that contain them. An existing folder is not an error.

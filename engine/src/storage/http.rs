@@ -61,7 +61,7 @@ pub(crate) struct SmallFile {
 }
 
 pub(crate) struct RemoteFile {
-    url: Url,
+    pub(super) url: Url,
     /// Target of the last redirect.
     location: Mutex<Option<Url>>,
     pub(crate) length: u64,
@@ -78,10 +78,6 @@ impl RemoteFile {
     pub(crate) fn immutable(url: Url, length: u64) -> Self {
         let (location, first, version) = (Mutex::default(), Vec::new(), String::new());
         Self { url, location, length, first, version, modified_ns: 0 }
-    }
-
-    pub(crate) fn url(&self) -> &Url {
-        &self.url
     }
 
     fn location(&self) -> Option<Url> {

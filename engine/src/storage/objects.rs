@@ -41,7 +41,6 @@ use connector::Connector;
 use failure::{failure, kind};
 
 /// Object of a store, in the version that was opened.
-#[derive(Debug)]
 struct ObjectFile {
     store: Arc<dyn ObjectStore>,
     path: Path,

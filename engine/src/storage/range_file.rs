@@ -29,14 +29,13 @@ pub(super) const TAIL_BYTES: u64 = 64 << 10;
 
 /// Fetches ranges of a remote file.
 #[cfg(feature = "cloud")]
-pub(super) trait FetchRange: std::fmt::Debug + Send + Sync {
+pub(super) trait FetchRange: Send + Sync {
     /// Fetches exactly these bytes of the opened version.
     fn fetch(&self, range: Range<u64>) -> Result<Bytes, StorageError>;
 }
 
 /// Open file. Blocks of remote files are cached in memory for a while: a work unit is checked before it is read, and
 /// its columns are read in parallel.
-#[derive(Debug)]
 pub(crate) struct RangeFile {
     /// Length in bytes when the file was opened.
     pub(crate) length: u64,
@@ -45,7 +44,6 @@ pub(crate) struct RangeFile {
     content: RangeSource,
 }
 
-#[derive(Debug)]
 enum RangeSource {
     Local(File, PathBuf),
     #[cfg(feature = "cloud")]
@@ -53,7 +51,6 @@ enum RangeSource {
 }
 
 #[cfg(feature = "cloud")]
-#[derive(Debug)]
 struct Remote {
     source: Box<dyn FetchRange>,
     /// Cache key of blocks: address, NUL, version.
@@ -246,12 +243,6 @@ pub(crate) fn share_memory(memory_limit_bytes: u64) {
     let _ = memory_limit_bytes;
 }
 
-/// Returns the stamp of a local file; `None` if it is missing.
-pub(crate) fn stamp(path: &Path) -> Option<Stamp> {
-    let status = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
-    Some(Stamp::from_metadata(&status))
-}
-
 #[cfg(test)]
 #[cfg(feature = "cloud")]
 mod tests {
@@ -259,7 +250,7 @@ mod tests {
 
     use super::*;
 
-    #[derive(Clone, Debug)]
+    #[derive(Clone)]
     struct RecordedRanges(Arc<Mutex<Vec<Range<u64>>>>);
 
     impl FetchRange for RecordedRanges {

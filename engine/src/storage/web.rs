@@ -2,7 +2,6 @@
 //!
 //! The user and query of an address ([`secrets`]) are used only in its requests.
 
-use std::fmt;
 use std::ops::Range;
 use std::sync::OnceLock;
 
@@ -26,7 +25,7 @@ pub(super) fn open(address: &str) -> Result<RangeFile, StorageError> {
     };
     let stamp = Stamp::new(file.length, file.modified_ns);
     let key = format!("{address}\0{}", file.version);
-    Ok(RangeFile::remote(WebFile { file }, key, stamp, Bytes::new()))
+    Ok(RangeFile::remote(file, key, stamp, Bytes::new()))
 }
 
 /// Returns the length and modification time of a file; `None` if it is missing.
@@ -63,23 +62,11 @@ fn client(address: &str) -> Result<&'static HttpClient, StorageError> {
     Ok(CLIENT.get_or_init(|| client.with_max_discarded_bytes(MAX_DISCARDED_PER_BLOCK)))
 }
 
-struct WebFile {
-    file: RemoteFile,
-}
-
-impl fmt::Debug for WebFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("WebFile")
-    }
-}
-
-impl FetchRange for WebFile {
+impl FetchRange for RemoteFile {
     fn fetch(&self, range: Range<u64>) -> Result<Bytes, StorageError> {
-        let first = self.file.first.get(range.start as usize..range.end as usize);
-        if let Some(first) = first {
+        if let Some(first) = self.first.get(range.start as usize..range.end as usize) {
             return Ok(Bytes::copy_from_slice(first));
         }
-        let client = client(self.file.url().as_str())?;
-        client.read_range(&self.file, range)
+        client(self.url.as_str())?.read_range(self, range)
     }
 }

@@ -52,11 +52,7 @@ pub(super) struct HttpAnswer {
 pub(super) fn found(
     answer: Result<HttpAnswer, StorageError>,
 ) -> Result<Option<HttpAnswer>, StorageError> {
-    match answer {
-        Ok(answer) if answer.response.status() == StatusCode::NOT_FOUND => Ok(None),
-        Ok(answer) => Ok(Some(answer)),
-        Err(failure) => Err(failure),
-    }
+    Ok(Some(answer?).filter(|answer| answer.response.status() != StatusCode::NOT_FOUND))
 }
 
 /// Returns the error of a status; `None` for success. `expires`: the request used a link that may have expired.

@@ -1,7 +1,6 @@
 //! Reads ranges of a data set's files from the hub.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -49,12 +48,6 @@ struct HubFile {
     length: u64,
 }
 
-impl fmt::Debug for HubFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("HubFile").field(&self.name).finish()
-    }
-}
-
 impl FetchRange for HubFile {
     fn fetch(&self, range: Range<u64>) -> Result<Bytes, StorageError> {
         let file = self.remote.file(&self.name, self.length);
@@ -66,7 +59,7 @@ impl HubFiles {
     /// Opens a file without sending a request.
     pub(super) fn open(self: &Arc<Self>, name: &str, length: u64) -> RangeFile {
         // The address contains a commit, which identifies the version.
-        let key = format!("{}\0commit", self.file(name, length).url());
+        let key = format!("{}\0commit", self.file(name, length).url);
         let file = HubFile { remote: Arc::clone(self), name: name.to_owned(), length };
         // A commit never changes.
         RangeFile::remote(file, key, Stamp::new(length, 0), Bytes::new())
