@@ -43,7 +43,6 @@ pub(super) struct Criteria {
     /// Measures with guards before them.
     pub(super) skipped: Vec<SkippedMeasure>,
     pub(super) written: Vec<SelectionStatistic>,
-    pub(super) reasons: Reasons,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -63,17 +62,6 @@ impl Draw {
         parts.extend(window.as_deref());
         random_score(self.seed, &parts)
     }
-}
-
-/// Reasons for not keeping samples, as in the accounting.
-#[derive(Clone, Debug)]
-pub(super) struct Reasons {
-    not_selected: Arc<str>,
-    not_measured: Arc<str>,
-    /// By statistic.
-    missing: Vec<Arc<str>>,
-    /// By guard.
-    rejected: Vec<Arc<str>>,
 }
 
 /// Measure that guards skip for some windows.
@@ -100,18 +88,6 @@ pub(super) struct SelectionStatistic {
     pub(super) measure: u16,
     /// Sample of windows that its measure runs on.
     pub(super) sample: Option<WindowSample>,
-}
-
-impl Reasons {
-    pub(super) fn new(statistics: &[SelectionStatistic], guards: &[(Guard, usize)]) -> Self {
-        let reason = |kind: &str, name: &str| Arc::from(format!("{kind}_{name}"));
-        Self {
-            not_selected: Arc::from(dropped::NOT_SELECTED),
-            not_measured: Arc::from(dropped::NOT_MEASURED),
-            missing: statistics.iter().map(|of| reason("no", &of.name)).collect(),
-            rejected: guards.iter().map(|(of, _)| reason("guard", &of.statistic)).collect(),
-        }
-    }
 }
 
 impl Criteria {
@@ -171,7 +147,6 @@ impl Criteria {
             guards.push((guard.clone(), index));
         }
         Self {
-            reasons: Reasons::new(&statistics, &guards),
             statistics,
             skipped: Vec::new(),
             written: Vec::new(),
@@ -191,13 +166,16 @@ impl Criteria {
         }
     }
 
+    /// Reason for not keeping a sample in this state, as in the accounting.
     pub(super) fn reason(&self, sample_state: SampleState) -> Arc<str> {
-        Arc::clone(match sample_state {
-            SampleState::Missing(statistic) => &self.reasons.missing[statistic],
-            SampleState::NotMeasured => &self.reasons.not_measured,
-            SampleState::Rejected(guard, _) => &self.reasons.rejected[guard],
-            SampleState::Ranked(_) => &self.reasons.not_selected,
-        })
+        match sample_state {
+            SampleState::Missing(index) => format!("no_{}", self.statistics[index].name).into(),
+            SampleState::NotMeasured => dropped::NOT_MEASURED.into(),
+            SampleState::Rejected(index, _) => {
+                format!("guard_{}", self.guards[index].0.statistic).into()
+            }
+            SampleState::Ranked(_) => dropped::NOT_SELECTED.into(),
+        }
     }
 
     /// Tokens of a sample in the output.

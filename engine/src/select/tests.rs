@@ -10,7 +10,7 @@ use longsift_stages::score::terms::{Combine, Scale, Scorer, Standardise, Term};
 use proptest::prelude::*;
 
 use super::calibration;
-use super::criteria::{Criteria, Reasons, SelectionStatistic};
+use super::criteria::{Criteria, SelectionStatistic};
 use super::decided::Rule;
 use super::drift;
 use super::gather::{GatheredSamples, Gathering, UnitSamples};
@@ -50,7 +50,6 @@ fn criteria(standardise: Standardise, combine: Combine, filter: &str) -> Criteri
     let index = |guard: &Guard| guard.statistic.parse().unwrap();
     let guards: Vec<_> = filter.guards.iter().map(|guard| (guard.clone(), index(guard))).collect();
     Criteria {
-        reasons: Reasons::new(&statistics, &guards),
         skipped: Vec::new(),
         written: Vec::new(),
         cascade: Cascade::default(),
