@@ -6,8 +6,9 @@ use std::ops::Range;
 use longsift_stages::score::settings::RelativeError;
 
 use super::criteria::Criteria;
-use super::repeated_ids::{Ids, RepeatedIds, hash};
+use super::repeated_ids::{RepeatedIds, hash};
 use super::runs::RecordRuns;
+use super::sort::Sorter;
 use crate::base::error::Result;
 use crate::base::parallel;
 use crate::base::stop::Stop;
@@ -29,10 +30,6 @@ pub(super) struct SampleEncoding {
 }
 
 impl SampleEncoding {
-    pub(super) fn from_criteria(criteria: &Criteria) -> Self {
-        Self { tokens: criteria.weighs_tokens(), statistics: criteria.values_of_sample() }
-    }
-
     fn bytes(self) -> usize {
         8 * (1 + usize::from(self.tokens) + self.statistics)
     }
@@ -161,6 +158,18 @@ impl GatheredSamples {
         gathering.finish(stop)
     }
 
+    /// Returns the number of a group and widens its range of window lengths.
+    fn add_group(&mut self, label: Option<&String>, lengths: (u64, u64)) -> u32 {
+        let next = self.group_totals.len() as u32;
+        let group = *self.groups.entry(label.cloned()).or_insert(next);
+        if group == next {
+            self.group_totals.push(GroupTotals { samples: 0, lengths });
+        }
+        let (shortest, longest) = &mut self.group_totals[group as usize].lengths;
+        (*shortest, *longest) = ((*shortest).min(lengths.0), (*longest).max(lengths.1));
+        group
+    }
+
     /// Whether the only group is that of a run without `within`, or of rows without a value.
     pub(super) fn is_one_group(&self) -> bool {
         self.groups.keys().all(Option::is_none)
@@ -201,81 +210,58 @@ fn end_of_batch(records: &[UnitRecord], first: usize) -> usize {
 }
 
 pub(super) struct Gathering<'d> {
-    layout: SampleEncoding,
-    samples: RecordRuns,
-    groups_of_samples: AnonymousFile,
-    ids: Ids<'d>,
-    units: Vec<u64>,
-    groups: BTreeMap<Option<String>, u32>,
-    group_totals: Vec<GroupTotals>,
-    totals: SampleTotals,
+    gathered: GatheredSamples,
+    /// Hashes of the ids of all documents.
+    ids: Sorter<'d, 2>,
     record: Vec<u8>,
 }
 
 impl<'d> Gathering<'d> {
     pub(super) fn new(directory: &'d RunDirectory, criteria: &Criteria) -> Result<Self> {
-        let layout = SampleEncoding::from_criteria(criteria);
-        Ok(Self {
-            layout,
+        let (tokens, statistics) = (criteria.weighs_tokens(), criteria.values_of_sample());
+        let layout = SampleEncoding { tokens, statistics };
+        let gathered = GatheredSamples {
             samples: RecordRuns::new(directory, layout.bytes())?,
-            groups_of_samples: AnonymousFile::create(directory)?,
-            ids: Ids::new(directory),
+            layout,
+            groups_of_samples: GroupsOfSamples(AnonymousFile::create(directory)?),
             units: vec![0],
             groups: BTreeMap::new(),
             group_totals: Vec::new(),
             totals: SampleTotals::new(criteria),
-            record: Vec::new(),
-        })
+            repeated_ids: RepeatedIds::new(directory)?,
+        };
+        Ok(Self { gathered, ids: Sorter::new(directory), record: Vec::new() })
     }
 
     pub(super) fn add(&mut self, unit: &UnitSamples) -> Result<()> {
+        let Self { gathered, ids, record } = self;
         let mut number_of = vec![0; unit.lengths.len()];
         for (label, own) in &unit.groups {
-            number_of[*own as usize] = self.group(label.as_ref(), unit.lengths[*own as usize]);
+            let lengths = unit.lengths[*own as usize];
+            number_of[*own as usize] = gathered.add_group(label.as_ref(), lengths);
         }
-        let mut number = self.units.last().copied().unwrap_or(0);
-        let values = unit.values.chunks_exact(self.layout.statistics.max(1));
-        let samples = unit.samples.iter().zip(values);
-        for ((own, tokens), values) in samples {
+        let mut number = gathered.units.last().copied().unwrap_or(0);
+        let values = unit.values.chunks_exact(gathered.layout.statistics.max(1));
+        for ((own, tokens), values) in unit.samples.iter().zip(values) {
             let group = number_of[*own as usize];
-            self.group_totals[group as usize].samples += 1;
-            self.layout.write(&mut self.record, number, *tokens, values);
-            self.samples.push(group as usize, &self.record)?;
-            self.groups_of_samples.append(&group.to_le_bytes())?;
+            gathered.group_totals[group as usize].samples += 1;
+            gathered.layout.write(record, number, *tokens, values);
+            gathered.samples.push(group as usize, record)?;
+            gathered.groups_of_samples.0.append(&group.to_le_bytes())?;
             number += 1;
         }
-        unit.ids.iter().try_for_each(|id| self.ids.push(*id))?;
-        self.totals.add(&unit.totals);
-        self.units.push(number);
+        unit.ids.iter().try_for_each(|id| ids.push(*id))?;
+        gathered.totals.add(&unit.totals);
+        gathered.units.push(number);
         Ok(())
     }
 
-    /// Returns the number of a group and widens its range of window lengths.
-    fn group(&mut self, label: Option<&String>, lengths: (u64, u64)) -> u32 {
-        let key = label.cloned();
-        let next = self.group_totals.len() as u32;
-        let group = *self.groups.entry(key).or_insert(next);
-        if group == next {
-            self.group_totals.push(GroupTotals { samples: 0, lengths });
-        }
-        let (shortest, longest) = &mut self.group_totals[group as usize].lengths;
-        (*shortest, *longest) = ((*shortest).min(lengths.0), (*longest).max(lengths.1));
-        group
-    }
-
-    pub(super) fn finish(mut self, stop: &Stop) -> Result<GatheredSamples> {
-        self.samples.finish()?;
-        self.groups_of_samples.flush()?;
-        Ok(GatheredSamples {
-            samples: self.samples,
-            layout: self.layout,
-            groups_of_samples: GroupsOfSamples(self.groups_of_samples),
-            units: self.units,
-            groups: self.groups,
-            group_totals: self.group_totals,
-            totals: self.totals,
-            repeated_ids: self.ids.repeated(stop)?,
-        })
+    pub(super) fn finish(self, stop: &Stop) -> Result<GatheredSamples> {
+        let Self { mut gathered, ids, .. } = self;
+        gathered.samples.finish()?;
+        gathered.groups_of_samples.0.flush()?;
+        gathered.repeated_ids.fill(ids, stop)?;
+        Ok(gathered)
     }
 }
 
@@ -289,7 +275,7 @@ pub(super) struct UnitSamples {
     pub(super) samples: Vec<(u32, u64)>,
     /// Values of all samples, concatenated.
     pub(super) values: Vec<f64>,
-    pub(super) ids: Vec<u128>,
+    pub(super) ids: Vec<[u64; 2]>,
     totals: SampleTotals,
 }
 

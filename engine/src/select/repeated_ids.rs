@@ -8,65 +8,50 @@ use crate::base::stop::Stop;
 use crate::run_directory::anonymous_file::AnonymousFile;
 use crate::run_directory::layout::RunDirectory;
 
-const BYTES: usize = size_of::<u128>();
+const BYTES: usize = size_of::<[u64; 2]>();
 
 /// Repeated hashes per block; the first of each block is in memory.
 const BLOCK: usize = 1024;
-
-/// Hashes of ids that are being collected.
-#[derive(Debug)]
-pub(super) struct Ids<'d> {
-    directory: &'d RunDirectory,
-    hashes: Sorter<'d, 2>,
-}
-
-impl<'d> Ids<'d> {
-    pub(super) fn new(directory: &'d RunDirectory) -> Self {
-        Self { directory, hashes: Sorter::new(directory) }
-    }
-
-    pub(super) fn push(&mut self, hash: u128) -> Result<()> {
-        self.hashes.push([(hash >> 64) as u64, hash as u64])
-    }
-
-    pub(super) fn repeated(self, stop: &Stop) -> Result<RepeatedIds> {
-        let file = AnonymousFile::create(self.directory)?;
-        let (first, count, documents) = (Vec::new(), 0, 0);
-        let mut repeated = RepeatedIds { file, first, count, documents };
-        let (mut last, mut equal) = ([0; 2], 0_u64);
-        self.hashes.for_each(stop, |hash| {
-            equal = if equal > 0 && hash == last { equal + 1 } else { 1 };
-            last = hash;
-            match equal {
-                1 => {}
-                2 => {
-                    repeated.documents += 2;
-                    repeated.append(hash)?;
-                }
-                _ => repeated.documents += 1,
-            }
-            Ok(())
-        })?;
-        repeated.file.flush()?;
-        Ok(repeated)
-    }
-}
 
 /// Hashes of ids that more than one document has, ascending, in a file.
 #[derive(Debug)]
 pub(super) struct RepeatedIds {
     file: AnonymousFile,
     /// First hash of every block.
-    first: Vec<u128>,
+    first: Vec<[u64; 2]>,
     pub(super) count: u64,
     /// Number of documents that share their id with another.
     pub(super) documents: u64,
 }
 
 impl RepeatedIds {
+    pub(super) fn new(directory: &RunDirectory) -> Result<Self> {
+        let file = AnonymousFile::create(directory)?;
+        Ok(Self { file, first: Vec::new(), count: 0, documents: 0 })
+    }
+
+    /// Adds the repeated ones of the hashes of all ids.
+    pub(super) fn fill(&mut self, hashes: Sorter<'_, 2>, stop: &Stop) -> Result<()> {
+        let (mut last, mut equal) = ([0; 2], 0_u64);
+        hashes.for_each(stop, |hash| {
+            equal = if equal > 0 && hash == last { equal + 1 } else { 1 };
+            last = hash;
+            match equal {
+                1 => {}
+                2 => {
+                    self.documents += 2;
+                    self.append(hash)?;
+                }
+                _ => self.documents += 1,
+            }
+            Ok(())
+        })?;
+        self.file.flush()
+    }
+
     fn append(&mut self, hash: [u64; 2]) -> Result<()> {
         if self.count.is_multiple_of(BLOCK as u64) {
-            self.first.push(u128::from(hash[0]) << 64 | u128::from(hash[1]));
+            self.first.push(hash);
         }
         self.count += 1;
         self.file.append(hash.map(u64::to_be_bytes).as_flattened()).map(drop)
@@ -84,14 +69,17 @@ impl RepeatedIds {
         let start = (block * BLOCK) as u64;
         let mut bytes = vec![0; (self.count - start).min(BLOCK as u64) as usize * BYTES];
         self.file.read(&mut bytes, start * BYTES as u64)?;
-        Ok(bytes.as_chunks::<BYTES>().0.binary_search(&hash.to_be_bytes()).is_ok())
+        let hash = hash.map(u64::to_be_bytes);
+        let found = |bytes: &[u8; BYTES]| bytes[..].cmp(hash.as_flattened());
+        Ok(bytes.as_chunks::<BYTES>().0.binary_search_by(found).is_ok())
     }
 }
 
 /// 128 bits of an id: two of 10^9 ids collide with a probability of 10^-21.
-pub(super) fn hash(id: &str) -> u128 {
+pub(super) fn hash(id: &str) -> [u64; 2] {
     let digest = Sha256::digest(id);
-    u128::from_le_bytes(digest[..16].try_into().expect("a SHA-256 has 32 bytes"))
+    let hash = u128::from_le_bytes(digest[..16].try_into().expect("a SHA-256 has 32 bytes"));
+    [(hash >> 64) as u64, hash as u64]
 }
 
 #[cfg(test)]
@@ -101,9 +89,11 @@ mod tests {
     fn repeated(ids: impl Iterator<Item = String>) -> RepeatedIds {
         let folder = tempfile::tempdir().unwrap();
         let directory = RunDirectory::for_output(&folder.path().join("out"));
-        let mut all = Ids::new(&directory);
+        let mut all = Sorter::new(&directory);
         ids.for_each(|id| all.push(hash(&id)).unwrap());
-        all.repeated(&Stop::default()).unwrap()
+        let mut repeated = RepeatedIds::new(&directory).unwrap();
+        repeated.fill(all, &Stop::default()).unwrap();
+        repeated
     }
 
     #[test]
