@@ -232,7 +232,7 @@ pub fn select(
             let groups = calibration::calibrate_groups(&criteria, values, &histograms);
             let decided = ranked
                 .into_iter()
-                .map(|ranked| (ranked.rule(&criteria, &histograms), ranked.totals))
+                .map(|ranked| (ranked.rule(&criteria, &histograms), ranked.samples.totals))
                 .collect();
             (decided, kept, percentiles, calibration::build(&criteria, identity, groups))
         };

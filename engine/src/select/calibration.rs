@@ -34,9 +34,9 @@ pub(super) fn calibrate_groups<'r>(
     let names = || criteria.statistics.iter().map(|statistic| statistic.name.clone());
     let of_group = |(value, ranked): (&Option<String>, &GroupDecision)| CalibratedGroup {
         value: value.clone(),
-        count: ranked.totals.scored,
-        samples: ranked.totals.counted,
-        kept: ranked.totals.kept,
+        count: ranked.samples.totals.scored,
+        samples: ranked.samples.totals.counted,
+        kept: ranked.samples.totals.kept,
         figures: names()
             .zip(&ranked.figures)
             .filter_map(|(name, figures)| Some((name, (*figures)?)))
@@ -49,9 +49,9 @@ pub(super) fn calibrate_groups<'r>(
             })
             .collect(),
         guards: ranked.bounds.clone(),
-        thresholds: ranked.totals.thresholds.clone(),
-        score_deciles: ranked.deciles.clone(),
-        score_parts: ranked.totals.parts.to_vec(),
+        thresholds: ranked.samples.totals.thresholds.clone(),
+        score_deciles: ranked.samples.deciles.clone(),
+        score_parts: ranked.samples.totals.parts.to_vec(),
     };
     ranked.map(of_group).collect()
 }

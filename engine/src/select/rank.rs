@@ -102,11 +102,7 @@ pub(super) struct GroupDecision {
     histograms: Option<Vec<Option<HistogramLocation>>>,
     /// By guard.
     pub(super) bounds: Vec<Bounds>,
-    cutoffs: Vec<Option<Cutoff>>,
-    percentiles: GroupPercentiles,
-    /// The nine scores that cut the group into ten parts of equal size; empty for a group without scores.
-    pub(super) deciles: Vec<f64>,
-    pub(super) totals: Totals,
+    pub(super) samples: SampleDecisions,
 }
 
 impl GroupDecision {
@@ -127,8 +123,8 @@ impl GroupDecision {
             group: self.group.clone(),
             scorer: scorer(criteria, self.scales(criteria, histograms)),
             bounds: self.bounds.clone(),
-            cutoffs: self.cutoffs.clone(),
-            percentiles: self.percentiles.clone(),
+            cutoffs: self.samples.cutoffs.clone(),
+            percentiles: self.samples.percentiles.clone(),
         }
     }
 }
@@ -183,12 +179,14 @@ struct ScoredSamples<'a> {
     range: ScoreRange,
 }
 
-struct SampleDecisions {
-    totals: Totals,
+/// Decisions on the samples of a group.
+#[derive(Clone, Debug)]
+pub(super) struct SampleDecisions {
+    pub(super) totals: Totals,
     cutoffs: Vec<Option<Cutoff>>,
     percentiles: GroupPercentiles,
-    /// Descending.
-    deciles: Vec<f64>,
+    /// The nine scores that cut the group into ten parts of equal size; empty for a group without scores.
+    pub(super) deciles: Vec<f64>,
 }
 
 impl<'a> RankedGroup<'a> {
@@ -209,23 +207,13 @@ impl<'a> RankedGroup<'a> {
         let scorer = scorer(criteria, scales);
         let scored = self.score(scorer.as_ref(), &bounds, |_, _| {})?;
         let quotas = Quota::for_group(filter, name, scored.totals.counted);
-        let SampleDecisions { mut totals, cutoffs, percentiles, mut deciles } =
-            self.rank(scored, quotas, Vec::new())?;
-        deciles.reverse();
+        let mut samples = self.rank(scored, quotas, Vec::new())?;
+        samples.deciles.reverse();
         if let Some(score) = filter.min_score {
-            totals.thresholds = vec![Threshold { score: Some(score), ties: 0, ties_kept: 0 }];
+            let threshold = Threshold { score: Some(score), ties: 0, ties_kept: 0 };
+            samples.totals.thresholds = vec![threshold];
         }
-        let group = name.map(Arc::from);
-        Ok(GroupDecision {
-            group,
-            figures,
-            histograms,
-            bounds,
-            cutoffs,
-            percentiles,
-            deciles,
-            totals,
-        })
+        Ok(GroupDecision { group: name.map(Arc::from), figures, histograms, bounds, samples })
     }
 
     /// Decides by a calibration and sums the statistics of the samples that pass. `deciles`: deciles of the scores in the

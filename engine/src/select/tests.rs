@@ -189,7 +189,8 @@ fn check(criteria: &Criteria, samples: &[Drawn], unit: usize) {
         let known = |scores: &[f64]| scores.iter().map(|score| score + 0.0).collect::<Vec<_>>();
         assert_eq!(bits(&known(&scores)), bits(&known(&expected.scores)));
         assert_eq!(keep, expected.keep);
-        let lowest = ranked.totals.thresholds.iter().filter_map(|threshold| threshold.score);
+        let lowest =
+            ranked.samples.totals.thresholds.iter().filter_map(|threshold| threshold.score);
         assert_eq!(lowest.reduce(f64::min), expected.threshold);
         let passing = scores.iter().zip(&expected.passes).filter(|(_, passes)| **passes);
         let mut sorted: Vec<f64> =
@@ -197,18 +198,18 @@ fn check(criteria: &Criteria, samples: &[Drawn], unit: usize) {
         sorted.sort_by(f64::total_cmp);
         let tenths = (1..10).filter(|_| !sorted.is_empty());
         let deciles: Vec<f64> = tenths.map(|tenth| sorted[tenth * sorted.len() / 10]).collect();
-        assert_eq!(ranked.deciles, deciles);
-        assert_eq!(ranked.totals.scored, sorted.len() as u64);
+        assert_eq!(ranked.samples.deciles, deciles);
+        assert_eq!(ranked.samples.totals.scored, sorted.len() as u64);
         let is_outside = |(guard, bounds): (&(Guard, usize), &Bounds), (_, _, values): &Drawn| {
             bounds.judge(values[guard.1]) == Verdict::Refused
         };
-        for (guard, rejected) in ranked.totals.rejected.iter().enumerate() {
+        for (guard, rejected) in ranked.samples.totals.rejected.iter().enumerate() {
             let of = (&criteria.guards[guard], &expected.bounds[guard]);
             let outside = of_group.iter().filter(|sample| is_outside(of, sample)).count();
             assert_eq!(*rejected, outside as u64);
         }
         let part = |score: &f64| deciles.iter().filter(|decile| *decile <= score).count();
-        for (index, count) in ranked.totals.parts.iter().enumerate() {
+        for (index, count) in ranked.samples.totals.parts.iter().enumerate() {
             assert_eq!(*count, sorted.iter().filter(|score| part(score) == index).count() as u64);
         }
         check_calibrated(criteria, &gathered, name, ranked, &histograms);
@@ -248,7 +249,7 @@ fn check_calibrated(
     let (rule, totals, sums) = decided.unwrap().into_iter().flatten().next().unwrap();
     assert_eq!(
         (totals.scored, totals.counted, totals.kept, totals.parts),
-        (known.count, known.samples, known.kept, ranked.totals.parts)
+        (known.count, known.samples, known.kept, ranked.samples.totals.parts)
     );
     for (sums, figures) in sums.iter().zip(&ranked.figures) {
         let mean = figures.as_ref().map(|figures| figures.mean);
@@ -299,7 +300,7 @@ fn a_changed_selection_has_a_new_version() {
             let (ranked, histograms, _) = ranked(&criteria, &gathered);
             for (name, ranked) in &ranked {
                 let rule = ranked.rule(&criteria, &histograms);
-                numbers.extend(bits(&ranked.deciles));
+                numbers.extend(bits(&ranked.samples.deciles));
                 let bounds = rule.bounds.iter().flat_map(|bounds| [bounds.low, bounds.high]);
                 numbers.extend(bits(&bounds.flatten().collect::<Vec<_>>()));
                 let visited = gathered.visit(
@@ -421,7 +422,7 @@ fn skipped_samples_count_for_keep_fraction() {
     let gathered = gathered(&criteria, &samples, 5);
     let (ranked, _, kept) = ranked(&criteria, &gathered);
     assert_eq!(kept, [2], "half of four");
-    assert_eq!((ranked[&None].totals.scored, ranked[&None].totals.counted), (2, 4));
+    assert_eq!((ranked[&None].samples.totals.scored, ranked[&None].samples.totals.counted), (2, 4));
     let figures = ranked[&None].figures[0].unwrap();
     assert_eq!((figures.min, figures.max), (5.0, 7.0), "the third passes and has this statistic");
 }
@@ -504,7 +505,7 @@ fn optional_term_without_values_is_ignored() {
     let gathered = gathered(&criteria, &samples, 5);
     let (ranked, histograms, _) = ranked(&criteria, &gathered);
     let ranked = &ranked[&None];
-    assert!(ranked.figures[1].is_none() && ranked.totals.scored == 2);
+    assert!(ranked.figures[1].is_none() && ranked.samples.totals.scored == 2);
     let rule = ranked.rule(&criteria, &histograms);
     let score = |(_, _, values): &Drawn| rule.sample_state(&criteria, values).score();
     assert_eq!(samples.iter().map(score).collect::<Vec<_>>(), [0.25, 0.75, 0.75]);
@@ -518,6 +519,6 @@ fn a_calibration_with_samples_that_lack_an_optional_term_is_consistent() {
     let samples = [(0, 1, [1.0, f64::NAN, 0.0]), (0, 1, [3.0, 2.0, 0.5]), (0, 1, [4.0, 5.0, 0.9])];
     let gathered = gathered(&criteria, &samples, 5);
     let (ranked, histograms, _) = ranked(&criteria, &gathered);
-    assert_eq!(ranked[&None].totals.scored, 3);
+    assert_eq!(ranked[&None].samples.totals.scored, 3);
     check_calibrated(&criteria, &gathered, None, &ranked[&None], &histograms);
 }
