@@ -11,7 +11,7 @@ use serde_json::{Value as Json, json};
 use super::node::{Entry, Node, YamlValue};
 use super::pipeline::OutputFormat;
 use super::rules::stage;
-use super::schema::{self, ValueKind, kinds, properties};
+use super::schema::{self, properties};
 use super::source::{Problems, Sources};
 use crate::base::secrets::{self, Secrets};
 use crate::base::text::quoted;
@@ -32,23 +32,6 @@ struct Setting {
 fn settings() -> &'static [Setting] {
     static SETTINGS: OnceLock<Vec<Setting>> = OnceLock::new();
     SETTINGS.get_or_init(|| {
-        let root = schema::pipeline();
-        let mut sections = Vec::new();
-        for (section, schema) in properties(root) {
-            for kind in kinds(root, schema) {
-                match kind {
-                    ValueKind::Mapping(mapping) => sections.push((section, mapping)),
-                    ValueKind::List { items, .. } => {
-                        for kind in kinds(root, items) {
-                            if let ValueKind::Stage(stages) = kind {
-                                sections.extend(stages);
-                            }
-                        }
-                    }
-                    _ => {}
-                }
-            }
-        }
         let of_section = |(section, mapping): (&'static str, &'static Json)| {
             properties(mapping).filter_map(move |(key, schema)| {
                 let schemes = schema["x-schemes"].as_array()?;
@@ -56,7 +39,7 @@ fn settings() -> &'static [Setting] {
                 Some(Setting { section, key, schemes })
             })
         };
-        sections.into_iter().flat_map(of_section).collect()
+        schema::sections(schema::pipeline()).flat_map(of_section).collect()
     })
 }
 

@@ -217,6 +217,12 @@ pub fn stage_names() -> &'static [&'static str] {
     NAMES.get_or_init(|| stages(pipeline()).into_iter().map(|(name, _)| name).collect())
 }
 
+/// Sections with settings: input, output and all stages.
+pub(crate) fn sections(root: &Value) -> impl Iterator<Item = (&str, &Value)> {
+    let around = ["input", "output"].map(|name| (name, resolved(root, &root["properties"][name])));
+    around.into_iter().chain(stages(root))
+}
+
 pub(crate) fn stages(root: &Value) -> Vec<(&str, &Value)> {
     match kinds(root, &root["properties"]["stages"]).into_iter().next() {
         Some(ValueKind::List { items, .. }) => match kinds(root, items).into_iter().next() {

@@ -51,10 +51,9 @@ pub fn stage_page(name: Option<&str>, width: usize, color: bool) -> Option<Strin
 /// Returns the schema of the settings of a stage or section.
 pub(super) fn settings_of(name: &str) -> &'static Value {
     let root = schema::pipeline();
-    match schema::stages(root).into_iter().find(|(stage, _)| *stage == name) {
+    match schema::sections(root).find(|(section, _)| *section == name) {
         Some((_, settings)) => settings,
-        None if name == "checks" => schema::resolved(root, &root["properties"]["checks"]["items"]),
-        None => schema::resolved(root, &root["properties"][name]),
+        None => schema::resolved(root, &root["properties"]["checks"]["items"]),
     }
 }
 

@@ -77,17 +77,11 @@ fn number_hint(word: &str, plain: bool, key: &str) -> Option<String> {
 
 /// Returns the mapping that has a key, if there is exactly one.
 pub(super) fn home_of(root: &Json, key: &str) -> Option<String> {
-    let sections = ["input", "output"].into_iter().map(|name| {
-        let schema = schema::resolved(root, &root["properties"][name]);
-        (format!("`{name}`"), schema)
-    });
-    let stages =
-        schema::stages(root).into_iter().map(|(name, schema)| (format!("stage `{name}`"), schema));
-    let mut homes = sections
-        .chain(stages)
+    let mut homes = schema::sections(root)
         .filter(|(_, schema)| schema["properties"].get(key).is_some() && key != "stage");
-    let home = homes.next()?.0;
-    homes.next().is_none().then_some(home)
+    let (home, _) = homes.next()?;
+    let kind = if matches!(home, "input" | "output") { "" } else { "stage " };
+    homes.next().is_none().then(|| format!("{kind}`{home}`"))
 }
 
 pub(super) fn first_sentence(text: &str) -> String {
