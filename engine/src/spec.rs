@@ -21,6 +21,7 @@ pub(crate) mod source;
 pub(crate) mod yaml;
 
 use std::collections::BTreeMap;
+use std::convert::identity;
 use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -129,7 +130,7 @@ impl Spec {
             .collect();
 
         let mut problems = Problems::new(&sources);
-        let read = yaml::read(text, Origin { source: file, line: 1, column: 1 }, &mut problems);
+        let read = yaml::read(text, Origin { source: file, column: 1 }, &mut problems);
         let Some(mut root) = read.filter(|root| !root.is_null()) else {
             if !problems.has_errors() {
                 let start = Span { source: file, line: 1, column: 1, length: 0 };
@@ -266,35 +267,16 @@ impl Spec {
     }
 }
 
-/// Typed access to the stages that every pipeline has.
+/// Typed access to the settings of stages; `None` if no measure needs the stage.
 macro_rules! stage_access {
-    ($($function:ident, $stage:ident, $name:literal;)*) => {
+    ($($function:ident, $stage:ident, $returns:ty, $found:expr;)*) => {
         impl Spec {
             $(
-                #[doc = concat!("Settings of `", $name, "`.")]
-                pub fn $function(&self) -> &$stage {
-                    let found = self.pipeline.stages.iter().find_map(|stage| match stage {
+                pub fn $function(&self) -> $returns {
+                    $found(self.pipeline.stages.iter().find_map(|stage| match stage {
                         StageSettings::$stage(settings) => Some(settings),
                         _ => None,
-                    });
-                    found.expect("a spec has every required stage")
-                }
-            )*
-        }
-    };
-}
-
-/// Typed access to optional stages.
-macro_rules! optional_stage_access {
-    ($($function:ident, $stage:ident, $name:literal;)*) => {
-        impl Spec {
-            $(
-                #[doc = concat!("Settings of `", $name, "`; `None` if no measure needs it.")]
-                pub fn $function(&self) -> Option<&$stage> {
-                    self.pipeline.stages.iter().find_map(|stage| match stage {
-                        StageSettings::$stage(settings) => Some(settings),
-                        _ => None,
-                    })
+                    }))
                 }
             )*
         }
@@ -302,15 +284,16 @@ macro_rules! optional_stage_access {
 }
 
 stage_access! {
-    tokenize, Tokenize, "tokenize";
-    score, Score, "score";
-    filter, Filter, "filter";
+    tokenize, Tokenize, &Tokenize, required;
+    score, Score, &Score, required;
+    filter, Filter, &Filter, required;
+    load_partial_model, LoadPartialModel, Option<&LoadPartialModel>, identity;
+    shard_across_devices, ShardAcrossDevices, Option<&ShardAcrossDevices>, identity;
+    first_layer_attention, FirstLayerAttention, Option<&FirstLayerAttention>, identity;
 }
 
-optional_stage_access! {
-    load_partial_model, LoadPartialModel, "load-partial-model";
-    shard_across_devices, ShardAcrossDevices, "shard-across-devices";
-    first_layer_attention, FirstLayerAttention, "first-layer-attention";
+fn required<T>(settings: Option<&T>) -> &T {
+    settings.expect("a spec has every required stage")
 }
 
 impl Spec {
@@ -328,8 +311,8 @@ fn resolve(root: &Node, problems: &mut Problems) -> Option<Pipeline> {
     let mut pipeline: Pipeline = match serde_json::from_value(root.to_json()) {
         Ok(pipeline) => pipeline,
         Err(error) => {
-            let span = check::head(invalid_section(root).unwrap_or(root));
-            problems.error(span, error.to_string());
+            // Cannot happen: the schema that accepted the tree is generated from the same types.
+            problems.error(check::head(root), error.to_string());
             return None;
         }
     };
@@ -357,20 +340,6 @@ fn resolve(root: &Node, problems: &mut Problems) -> Option<Pipeline> {
         }
     }
     Some(pipeline)
-}
-
-/// Finds the section that serde refuses although the schema accepts it. Cannot happen while both come from one type.
-fn invalid_section(root: &Node) -> Option<&Node> {
-    let input = root.get("input").filter(|node| fails::<pipeline::Input>(node));
-    let output = root.get("output").filter(|node| fails::<pipeline::Output>(node));
-    let stage = root
-        .get("stages")
-        .and_then(|stages| stages.items().iter().find(|node| fails::<StageSettings>(node)));
-    input.or(stage).or(output)
-}
-
-fn fails<T: serde::de::DeserializeOwned>(node: &Node) -> bool {
-    serde_json::from_value::<T>(node.to_json()).is_err()
 }
 
 fn unreadable(name: &str, error: &std::io::Error) -> Diagnostic {

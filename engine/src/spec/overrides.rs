@@ -35,7 +35,7 @@ pub(crate) fn apply(root: &mut Node, argument: &str, source: usize, problems: &m
             .hint(hint);
         return;
     }
-    let origin = Origin { source, line: 1, column: column + path.chars().count() + 1 };
+    let origin = Origin { source, column: column + path.chars().count() + 1 };
     let before = problems.error_count();
     let empty = Span { source, line: 1, column: origin.column, length: 0 };
     let Some(value) = yaml::read(value, origin, problems).or_else(|| {

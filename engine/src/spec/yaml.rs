@@ -21,11 +21,10 @@ const MAX_DEPTH: usize = 64;
 /// Maximum number of keys and values.
 const MAX_NODES: usize = 20_000;
 
-/// Start of a text inside its source, for positions: line and column, from 1.
+/// Start of a text on the first line of its source, for positions: column, from 1.
 #[derive(Clone, Copy)]
 pub(crate) struct Origin {
     pub(crate) source: usize,
-    pub(crate) line: usize,
     pub(crate) column: usize,
 }
 
@@ -105,7 +104,17 @@ fn forbidden_character(text: &str, origin: Origin) -> Option<(String, Span)> {
 impl Origin {
     fn span(self, line: usize, column: usize, length: usize) -> Span {
         let shift = if line == 1 { self.column - 1 } else { 0 };
-        Span { source: self.source, line: self.line + line - 1, column: column + shift, length }
+        Span { source: self.source, line, column: column + shift, length }
+    }
+
+    /// Converts a span of the library, whose columns count from 0. A span over several lines is cut at the end of the first.
+    fn convert(self, span: YamlSpan) -> Span {
+        let length = if span.end.line() == span.start.line() {
+            span.end.col().saturating_sub(span.start.col())
+        } else {
+            usize::MAX
+        };
+        self.span(span.start.line(), span.start.col() + 1, length)
     }
 }
 
@@ -292,18 +301,6 @@ impl<'t> Reader<'t, '_, '_> {
     }
 }
 
-impl Origin {
-    /// Converts a span of the library, whose columns count from 0. A span over several lines is cut at the end of the first.
-    fn convert(self, span: YamlSpan) -> Span {
-        let length = if span.end.line() == span.start.line() {
-            span.end.col().saturating_sub(span.start.col())
-        } else {
-            usize::MAX
-        };
-        self.span(span.start.line(), span.start.col() + 1, length)
-    }
-}
-
 fn indenting_tab(line: &str) -> Option<usize> {
     let indentation = line.chars().take_while(|character| matches!(character, ' ' | '\t'));
     indentation.zip(1..).find(|(character, _)| *character == '\t').map(|(_, column)| column)
@@ -338,7 +335,7 @@ mod tests {
         let mut sources = Sources::default();
         let source = sources.add_file("p.yaml", text);
         let mut problems = Problems::new(&sources);
-        let node = read(text, Origin { source, line: 1, column: 1 }, &mut problems);
+        let node = read(text, Origin { source, column: 1 }, &mut problems);
         (node, problems.into_diagnostics())
     }
 
