@@ -18,7 +18,7 @@ use super::input::Dataset;
 use super::labels::{LabelColumn, label_type};
 use super::lost_row_groups::LostRowGroups;
 use super::problem::DataProblem;
-use super::read::{Batch, Batches, ReadError, ReadRequest, position, remaining};
+use super::read::{self, Batch, Batches, ReadError, ReadRequest, position, remaining};
 use super::types;
 use super::units::WorkUnit;
 
@@ -136,21 +136,15 @@ pub fn read_documents(
         }
         None => None,
     };
-    let fields = dataset.schema.fields().iter().map(|field| field.data_type().clone());
-    let mut wanted: Vec<(usize, DataType)> = fields.enumerate().collect();
+    let mut wanted: Vec<_> = read::columns(dataset).collect();
     if let Some(id) = id {
         wanted[id].1 = label_type(&wanted[id].1);
     }
     wanted[content].1 = content_type;
     let (first, end) = (unit.first_row, unit.first_row + unit.rows);
-    let request = ReadRequest {
-        file: unit.file,
-        rows: remaining(first..end, &lost.rows()),
-        columns: &wanted,
-        batch_bytes,
-        batch_rows: usize::MAX,
-        strict: true,
-    };
+    let rows = remaining(first..end, &lost.rows());
+    let request =
+        ReadRequest { batch_bytes, strict: true, ..ReadRequest::new(unit.file, rows, &wanted) };
     Ok(Documents {
         batches: Batches::open(dataset, &request)?,
         content,

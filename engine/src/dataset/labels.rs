@@ -14,8 +14,6 @@ use super::input::Dataset;
 use super::read::{Batches, ReadError, ReadRequest, position, remaining};
 use super::units::WorkUnit;
 
-const BATCH_BYTES: u64 = 8 << 20;
-
 /// Reads a column of a work unit as strings, one per row: `None` for null values and for `unreadable` rows (ascending
 /// and disjoint), which are not read.
 pub fn read_labels(
@@ -27,17 +25,10 @@ pub fn read_labels(
     dataset.check_label_column(column)?;
     let column = position(dataset, column)?;
     let columns = [(column, label_type(dataset.schema.field(column).data_type()))];
-    let (first, last) = (unit.first_row, unit.first_row + unit.rows);
-    let request = ReadRequest {
-        file: unit.file,
-        rows: remaining(first..last, unreadable),
-        columns: &columns,
-        batch_bytes: BATCH_BYTES,
-        batch_rows: usize::MAX,
-        strict: false,
-    };
+    let first = unit.first_row;
+    let rows = remaining(first..first + unit.rows, unreadable);
     let mut labels = vec![None; usize::try_from(unit.rows).unwrap_or(usize::MAX)];
-    for batch in Batches::open(dataset, &request)? {
+    for batch in Batches::open(dataset, &ReadRequest::new(unit.file, rows, &columns))? {
         let batch = batch?;
         let values = LabelColumn::new(&batch.columns[0]);
         for (position, row) in batch.rows.iter().enumerate() {

@@ -5,18 +5,15 @@
 
 use std::ops::Range;
 
-use arrow_schema::DataType;
 use longsift_stages::contract::RowError;
 
 use super::input::Dataset;
 use super::input_file::Contents;
-use super::read::{Batches, ReadError, ReadRequest, RowGroupError};
+use super::read::{Batches, ReadError, ReadRequest, RowGroupError, columns};
 use super::units::WorkUnit;
 use crate::base::error::Result;
 use crate::base::stop::Stop;
 
-/// Bytes of a batch while columns are only checked.
-const BATCH_BYTES: u64 = 16 << 20;
 /// Maximum rows of a row group that is quarantined row by row. More rows indicate a corrupt footer.
 const MAX_LOST_ROWS: u64 = 1 << 24;
 
@@ -128,21 +125,12 @@ fn failure(
     dataset: &Dataset,
     unit: &WorkUnit,
     rows: Range<u64>,
-    columns: &[usize],
+    part: &[usize],
     stop: &Stop,
 ) -> Result<Option<RowGroupError>> {
-    let data_type = |column: &usize| dataset.schema.field(*column).data_type().clone();
-    let columns: Vec<(usize, DataType)> =
-        columns.iter().map(|column| (*column, data_type(column))).collect();
-    let request = ReadRequest {
-        file: unit.file,
-        rows: std::iter::once(rows).collect(),
-        columns: &columns,
-        batch_bytes: BATCH_BYTES,
-        batch_rows: usize::MAX,
-        strict: false,
-    };
-    for batch in Batches::open(dataset, &request)? {
+    let columns: Vec<_> = columns(dataset).filter(|(column, _)| part.contains(column)).collect();
+    let rows = std::iter::once(rows).collect();
+    for batch in Batches::open(dataset, &ReadRequest::new(unit.file, rows, &columns))? {
         stop.check()?;
         match batch {
             Ok(_) => {}

@@ -24,6 +24,7 @@ use crate::storage::range_file::Stamp;
 /// follow short ones.
 const MAX_LONG_ROWS: u64 = 64;
 const MAX_ROWS: u64 = 1024;
+const BATCH_BYTES: u64 = 16 << 20;
 
 pub(super) struct ReadRequest<'a> {
     /// Index of the file in the data set.
@@ -37,6 +38,24 @@ pub(super) struct ReadRequest<'a> {
     pub(super) batch_rows: usize,
     /// Whether fields without a column make a row bad.
     pub(super) strict: bool,
+}
+
+impl<'a> ReadRequest<'a> {
+    /// Request that is not strict, for batches of any number of rows.
+    pub(super) fn new(
+        file: usize,
+        rows: Vec<Range<u64>>,
+        columns: &'a [(usize, DataType)],
+    ) -> Self {
+        Self {
+            file,
+            rows,
+            columns,
+            batch_bytes: BATCH_BYTES,
+            batch_rows: usize::MAX,
+            strict: false,
+        }
+    }
 }
 
 /// Iterator over batches of the requested columns, in the requested order and types. It ends after an error.
@@ -359,6 +378,11 @@ pub(super) fn remaining(within: Range<u64>, without: &[Range<u64>]) -> Vec<Range
         left.push(start..within.end);
     }
     left
+}
+
+/// Returns all columns by index, with their own types.
+pub(super) fn columns(dataset: &Dataset) -> impl Iterator<Item = (usize, DataType)> {
+    dataset.schema.fields().iter().map(|field| field.data_type().clone()).enumerate()
 }
 
 pub(super) fn ranges(rows: &[u64]) -> Vec<Range<u64>> {

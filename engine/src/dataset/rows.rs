@@ -3,17 +3,15 @@
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions, new_null_array};
-use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use arrow_schema::{Field, Schema, SchemaRef};
 use longsift_stages::contract::RowError;
 
 use super::input::Dataset;
 use super::lost_row_groups::LostRowGroups;
 use super::problem::DataProblem;
-use super::read::{Batches, ReadError, ReadRequest, ranges};
+use super::read::{Batches, ReadError, ReadRequest, columns, ranges};
 use super::units::WorkUnit;
 use crate::base::diagnostic::Blame;
-
-const BATCH_BYTES: u64 = 16 << 20;
 
 /// Reads the rows with indices `rows` (ascending, unique, inside the work unit) with all columns, in the data set's
 /// schema. Each batch comes with the indices of its rows.
@@ -70,10 +68,12 @@ pub fn read_row(
     row: u64,
 ) -> Result<Result<RecordBatch, RowError>, ReadError> {
     check_rows(unit, &[row])?;
-    let piece = RowPiece { rows: vec![row], lost: Vec::new() };
-    let mut batches =
-        Batches::open(dataset, &piece.request(unit.file, &piece.columns(dataset), 1, true))?;
-    let batch = batches.next().expect("the iterator returns the row or an error")?;
+    let columns: Vec<_> = columns(dataset).collect();
+    let request =
+        ReadRequest { strict: true, ..ReadRequest::new(unit.file, ranges(&[row]), &columns) };
+    let batch = Batches::open(dataset, &request)?
+        .next()
+        .expect("the iterator returns the row or an error")?;
     if let Some(problem) = batch.problem(0) {
         return Ok(Err(problem.clone()));
     }
@@ -99,24 +99,6 @@ struct RowPiece {
     rows: Vec<u64>,
     /// Columns that do not decode in these rows.
     lost: Vec<usize>,
-}
-
-impl RowPiece {
-    fn columns(&self, dataset: &Dataset) -> Vec<(usize, DataType)> {
-        let all = dataset.schema.fields().iter().map(|field| field.data_type().clone());
-        all.enumerate().filter(|(column, _)| !self.lost.contains(column)).collect()
-    }
-
-    fn request<'a>(
-        &self,
-        file: usize,
-        columns: &'a [(usize, DataType)],
-        batch_rows: usize,
-        strict: bool,
-    ) -> ReadRequest<'a> {
-        let rows = ranges(&self.rows);
-        ReadRequest { file, rows, columns, batch_bytes: BATCH_BYTES, batch_rows, strict }
-    }
 }
 
 pub struct RowBatches<'a> {
@@ -186,7 +168,8 @@ impl<'a> RowBatches<'a> {
                 self.current = None;
             }
             let Some(mut piece) = self.pieces.pop() else { return Ok(None) };
-            let columns = piece.columns(self.dataset);
+            let columns = columns(self.dataset).filter(|(column, _)| !piece.lost.contains(column));
+            let columns: Vec<_> = columns.collect();
             if columns.is_empty() && !piece.lost.is_empty() {
                 let later = piece.rows.split_off(self.limit.min(piece.rows.len()));
                 let rows = std::mem::replace(&mut piece.rows, later);
@@ -195,7 +178,10 @@ impl<'a> RowBatches<'a> {
                 }
                 return Ok(Some((rows.clone(), self.batch(&[], &[], &rows)?)));
             }
-            let request = piece.request(self.file, &columns, self.limit, false);
+            let request = ReadRequest {
+                batch_rows: self.limit,
+                ..ReadRequest::new(self.file, ranges(&piece.rows), &columns)
+            };
             let batches = Batches::open(self.dataset, &request)?;
             self.current = Some((batches, columns.into_iter().map(|(column, _)| column).collect()));
         }
