@@ -134,10 +134,6 @@ impl Figure {
     pub fn is_of_samples(self) -> bool {
         matches!(self, Self::Samples | Self::SamplesKept | Self::SamplesKeptShare)
     }
-
-    fn has_reasons(self) -> bool {
-        matches!(self, Self::RowsDropped | Self::WindowsDropped)
-    }
 }
 
 impl Check {
@@ -208,7 +204,8 @@ impl Check {
                 rule(key, format!("`{key}` does not apply to a figure"), hint);
             }
         }
-        if reason.is_some() && !figure.is_some_and(Figure::has_reasons) {
+        let has_reasons = matches!(figure, Some(Figure::RowsDropped | Figure::WindowsDropped));
+        if reason.is_some() && !has_reasons {
             let message =
                 "`reason` applies only to `rows_dropped` and `windows_dropped`".to_owned();
             rule("reason", message, "remove it".to_owned());

@@ -99,20 +99,20 @@ pub struct Input {
     /// Default 4 GiB. It limits batches and the windows in flight; a quarter limits the caches of tokenization (40 MiB per
     /// thread at most), an eighth the cache of files in stores. It changes no score and no output byte. A document near
     /// `max_document_bytes` takes up to 16 times its size, regardless of this target.
-    #[serde(default = "default_memory_limit_bytes")]
+    #[serde(default = "mebibytes::<4096>")]
     #[schemars(range(min = 67_108_864, max = 17_592_186_044_416_u64))]
     pub memory_limit_bytes: u64,
     /// Maximum size of a document's text in bytes (4 KiB to 1 GiB). Default 256 MiB, which takes up to 4 GiB of memory. A
     /// larger document is quarantined as `document_too_large`, and so are all rows of a Parquet page that decompresses to more
     /// than four times this size. Text that the tokenizer cannot split is limited to 8 MiB, regardless of this setting.
-    #[serde(default = "default_max_document_bytes")]
+    #[serde(default = "mebibytes::<256>")]
     #[schemars(range(min = 4096, max = 1_073_741_824_u64))]
     pub max_document_bytes: u64,
     /// Uncompressed bytes of documents in one work unit (1 KiB to 1 TiB). A unit consists of whole row groups of one Parquet
     /// file, of whole lines of an uncompressed file of lines (ranges of at least 4 KiB), or of an entire compressed file.
     /// Default 64 MiB: small enough that units have similar sizes, large enough that a corpus of terabytes has thousands of
     /// units and not millions.
-    #[serde(default = "default_unit_bytes")]
+    #[serde(default = "mebibytes::<64>")]
     #[schemars(range(min = 1024, max = 1_099_511_627_776_u64))]
     pub unit_bytes: u64,
     /// Effect of a row that cannot be scored: `quarantine` (default, since one bad row should not end a run of days) records it
@@ -163,16 +163,8 @@ impl Input {
     }
 }
 
-fn default_memory_limit_bytes() -> u64 {
-    4 << 30
-}
-
-fn default_max_document_bytes() -> u64 {
-    256 << 20
-}
-
-fn default_unit_bytes() -> u64 {
-    64 << 20
+fn mebibytes<const COUNT: u64>() -> u64 {
+    COUNT << 20
 }
 
 fn default_max_quarantined_fraction() -> Decimal {
@@ -255,7 +247,7 @@ pub struct Output {
     /// Target size of an output file in compressed bytes, 0 to 1 TiB. Default 256 MiB: few files to open, each small enough to
     /// read in parallel. Small work units share a file, large ones are split. The division depends only on the input and the
     /// selection, not on the number of processes. 0 writes one file per work unit with kept samples.
-    #[serde(default = "default_part_bytes")]
+    #[serde(default = "mebibytes::<256>")]
     #[schemars(range(min = 0, max = 1_099_511_627_776_u64))]
     pub part_bytes: u64,
     /// Whether the output has the folders and files of the input. Default false: rows of all files go to `train-…`. If true,
@@ -278,10 +270,6 @@ pub struct Output {
     /// for any finished run.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub report: bool,
-}
-
-fn default_part_bytes() -> u64 {
-    256 << 20
 }
 
 /// Format of the output files.

@@ -30,7 +30,10 @@ pub(crate) struct Origin {
 
 /// Parses one document. Reports all mistakes; returns `None` after those that prevent building a tree (unlike a duplicate key).
 pub(crate) fn read(text: &str, origin: Origin, problems: &mut Problems) -> Option<Node> {
-    let (text, origin) = without_byte_order_mark(text, origin);
+    let (text, origin) = match text.strip_prefix('\u{feff}') {
+        Some(rest) => (rest, Origin { column: origin.column + 1, ..origin }),
+        None => (text, origin),
+    };
     if let Some((message, span)) = forbidden_character(text, origin) {
         problems.error(span, message).hint("remove it, or write it as an escape in double quotes");
         return None;
@@ -71,13 +74,6 @@ fn with_whole_characters(text: &str) -> Cow<'_, str> {
         rest = &rest[length..];
     }
     out.into()
-}
-
-fn without_byte_order_mark(text: &str, origin: Origin) -> (&str, Origin) {
-    match text.strip_prefix('\u{feff}') {
-        Some(rest) => (rest, Origin { column: origin.column + 1, ..origin }),
-        None => (text, origin),
-    }
 }
 
 /// Returns the first character that YAML forbids (chapter 5.1), which includes those that could disturb a terminal.
