@@ -2,6 +2,7 @@
 //!
 //! Schedulers decide whether to retry by the exit code: only [`MACHINE`] is worth a retry.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -129,6 +130,12 @@ pub fn exit_when_machine_runs_out() {
         out_of_memory.store(false, Ordering::Relaxed);
         report(panic);
     }));
+}
+
+/// Returns the message of a panic that was caught.
+pub fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no reason given")
 }
 
 /// Ends the process if `why`, the message of a library's panic, means that threads or memory ran out. Such a panic is not an

@@ -3,7 +3,6 @@
 //! Decoders reduce every error to a text. Whether the disk failed or the bytes are invalid decides who must act and
 //! whether rows may be quarantined, so the file remembers the first failed read.
 
-use std::any::Any;
 use std::cell::Cell;
 use std::fmt::Display;
 use std::io::{self, BufReader, Read};
@@ -17,7 +16,7 @@ use parquet::errors::ParquetError;
 use parquet::file::reader::{ChunkReader, Length};
 
 use super::problem::DataProblem;
-use crate::base::error::exit_if_out_of_resources;
+use crate::base::error::{exit_if_out_of_resources, panic_message};
 use crate::storage;
 use crate::storage::error::StorageError;
 use crate::storage::hub::tree::Tree;
@@ -154,11 +153,6 @@ pub(crate) fn guarded<T, E: Display>(decode: impl FnOnce() -> Result<T, E>) -> R
             Err(format!("its bytes contradict each other ({why})"))
         }
     }
-}
-
-fn panic_message(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no reason given")
 }
 
 #[derive(Clone, Debug)]

@@ -82,23 +82,18 @@ impl Dispatcher {
     /// Adds a window to the queue, under a unique id.
     pub fn submit(&mut self, window: u64, tokens: usize, key_heads: usize) {
         self.changes += 1;
-        let max_heads = self.policy.key_heads_at_once.unwrap_or(key_heads).max(1);
-        let queued_heads = std::iter::once(0..key_heads).collect();
-        let (done, failures, waiting_since) = (0, 0, None);
-        self.windows.insert(
-            window,
-            PendingWindow {
-                tokens,
-                key_heads,
-                queued_heads,
-                done,
-                max_heads,
-                failures,
-                waiting_since,
-            },
-        );
+        let pending = PendingWindow {
+            tokens,
+            key_heads,
+            queued_heads: std::iter::once(0..key_heads).collect(),
+            done: 0,
+            max_heads: self.policy.key_heads_at_once.unwrap_or(key_heads).max(1),
+            failures: 0,
+            waiting_since: None,
+        };
+        self.left += pending.cost(key_heads);
+        self.windows.insert(window, pending);
         self.queue.insert((Reverse(tokens), window));
-        self.left += self.windows[&window].cost(key_heads);
     }
 
     /// Removes the windows that have heads in the queue.
@@ -110,12 +105,9 @@ impl Dispatcher {
         }
     }
 
-    pub fn in_flight(&self) -> usize {
-        self.devices.iter().map(|device| device.in_flight).sum()
-    }
-
-    pub fn in_flight_on(&self, device: usize) -> usize {
-        self.devices[device].in_flight
+    /// Number of pieces running on each device.
+    pub fn in_flight(&self) -> impl Iterator<Item = usize> {
+        self.devices.iter().map(|device| device.in_flight)
     }
 
     /// Reason for retiring a device; `None` if it is active.
@@ -246,7 +238,8 @@ impl Dispatcher {
         if candidates.is_empty() {
             return None;
         }
-        let even = self.even_share();
+        let min_piece_cost = u128::from(self.policy.min_piece_cost);
+        let even = (self.left / self.live() as u128).max(min_piece_cost);
         for (index, state) in candidates {
             let current = (self.changes, state.available);
             if self.devices[index]
@@ -300,11 +293,6 @@ impl Dispatcher {
             (self.devices[*index].in_flight, Reverse(state.available), *index)
         });
         found
-    }
-
-    /// Cost of an even share of the queue.
-    fn even_share(&self) -> u128 {
-        (self.left / self.live() as u128).max(u128::from(self.policy.min_piece_cost))
     }
 
     /// Number of devices that are not retired, at least one.
@@ -378,7 +366,8 @@ impl Dispatcher {
         self.changes += 1;
         if let Some(window) = self.windows.remove(&id) {
             self.queue.remove(&(Reverse(window.tokens), id));
-            self.left -= window.cost(window.heads_to_do());
+            let heads = window.queued_heads.iter().map(ExactSizeIterator::len).sum();
+            self.left -= window.cost(heads);
             let step = Step::GivenUp { tokens: window.tokens, code: why.code };
             self.steps.push((None, step));
         }

@@ -4,7 +4,6 @@
 //! receives the results and messages. A job is a window of layer 0 with its key heads as units, or a group of windows of a whole
 //! model with the windows as units.
 
-use std::any::Any;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,6 +20,7 @@ use super::dispatch::Dispatcher;
 use super::dispatch::terms::{DeviceProperties, Next, Piece, PieceOutcome, Policy, WindowBytes};
 use super::ledger::Reservation;
 use super::steps::Step;
+use crate::base::error::panic_message;
 
 /// Work that devices do on jobs `J` with results `R`.
 pub trait Work<J, R>: Sync {
@@ -236,13 +236,12 @@ impl<'a, J: Send + Sync, R: Send> Scheduler<'a, J, R> {
     /// Whether windows are running or messages are pending.
     pub fn is_busy(&self) -> bool {
         let state = self.lock();
-        state.dispatcher.in_flight() > 0 || !state.messages.is_empty()
+        state.dispatcher.in_flight().any(|pieces| pieces > 0) || !state.messages.is_empty()
     }
 
     /// Number of pieces running on each device.
     pub fn in_flight(&self) -> Vec<usize> {
-        let state = self.lock();
-        (0..self.devices.len()).map(|device| state.dispatcher.in_flight_on(device)).collect()
+        self.lock().dispatcher.in_flight().collect()
     }
 
     /// Reason for retiring each device; `None` if it is active.
@@ -301,7 +300,7 @@ impl<'a, J: Send + Sync, R: Send> Scheduler<'a, J, R> {
         work: impl FnOnce() -> Result<T, DeviceFailure>,
     ) -> Result<T, DeviceFailure> {
         catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-            let message = panic_message(panic.as_ref());
+            let message = panic_message(panic.as_ref()).to_owned();
             self.lock().messages.push_back(SchedulerMessage::Bug(message.clone()));
             Err(DeviceFailure::Failed(format!("panicked: {message}")))
         })
@@ -439,9 +438,4 @@ impl<J: Send + Sync, R: Send> Drop for CloseGuard<'_, '_, J, R> {
             scheduler.work.notify_all();
         }
     }
-}
-
-fn panic_message(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic".to_owned())
 }

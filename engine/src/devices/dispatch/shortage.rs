@@ -32,18 +32,15 @@ impl Dispatcher {
         let expired = now.saturating_sub(since) >= self.policy.memory_wait;
         if hopeless || expired {
             self.waiting_since = None;
-            let why = if hopeless {
-                let message = format!(
-                    "one {unit} of {tokens} tokens does not fit any device, even an unused one: {numbers}"
-                );
-                RowError { code: "window_exceeds_device_memory", message }
+            let (code, problem) = if hopeless {
+                let problem = "does not fit any device, even an unused one".to_owned();
+                ("window_exceeds_device_memory", problem)
             } else {
                 let seconds = self.policy.memory_wait.as_secs();
-                let message = format!(
-                    "one {unit} of {tokens} tokens did not fit any device for {seconds} seconds: {numbers}"
-                );
-                RowError { code: "device_memory_short", message }
+                ("device_memory_short", format!("did not fit any device for {seconds} seconds"))
             };
+            let why =
+                RowError::new(code, format!("one {unit} of {tokens} tokens {problem}: {numbers}"));
             self.give_up(window, &why);
             return Next::GiveUp { window, why };
         }

@@ -109,11 +109,6 @@ impl PendingWindow {
     pub(super) fn cost(&self, heads: usize) -> u128 {
         (self.tokens as u128).pow(2) * heads as u128
     }
-
-    /// Number of heads that are not running yet.
-    pub(super) fn heads_to_do(&self) -> usize {
-        self.queued_heads.iter().map(ExactSizeIterator::len).sum()
-    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
