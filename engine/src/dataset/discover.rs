@@ -27,7 +27,7 @@ use crate::storage::store::is_address;
 
 const MAX_NAMES_SHOWN: usize = 8;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct DiscoveredFiles {
     /// Folder that contains every file: the folder itself, a file's folder, or a glob's longest prefix without
     /// wildcards.
@@ -40,10 +40,6 @@ pub(super) struct DiscoveredFiles {
 }
 
 impl DiscoveredFiles {
-    fn new(root: PathBuf, files: Vec<String>) -> Self {
-        Self { root, files, hub: None, notes: Vec::new() }
-    }
-
     /// Refuses files below `results`, to which a link in the input may lead.
     pub(super) fn refuse_results(&self, results: &[PathBuf]) -> Result<(), Vec<DataProblem>> {
         let results: Vec<PathBuf> =
@@ -97,9 +93,9 @@ pub(super) fn find(
             return walk::below(&path).and_then(|walked| in_folder(path.clone(), walked, format));
         }
         if path.exists() {
-            let parent = path.parent().unwrap_or(Path::new(".")).to_path_buf();
-            let name = relative(&parent, vec![path])?;
-            return Ok(DiscoveredFiles::new(parent, name));
+            let root = path.parent().unwrap_or(Path::new(".")).to_path_buf();
+            let files = relative(&root, vec![path])?;
+            return Ok(DiscoveredFiles { root, files, ..DiscoveredFiles::default() });
         }
     }
     let (fixed, rest) = wildcards::extended(fixed, &rest, Path::is_dir);
@@ -112,7 +108,7 @@ pub(super) fn find(
     let table = TableFolder::find_in_files(&root, files.iter().map(String::as_str));
     let notes = duplicate_names_note(&walked.duplicates, &root).into_iter();
     let notes = notes.chain(table.map(|table| table.note())).collect();
-    Ok(DiscoveredFiles { notes, ..DiscoveredFiles::new(root, files) })
+    Ok(DiscoveredFiles { root, files, hub: None, notes })
 }
 
 /// Returns a note about additional names of the same files, which are skipped.
@@ -137,7 +133,8 @@ fn remote(path: &Path, format: InputFormat) -> Result<DiscoveredFiles, Vec<DataP
     let url = path.to_str().expect("an address is text");
     let one = |url: &str| {
         let (root, name) = url.rsplit_once('/').unwrap_or(("", url));
-        DiscoveredFiles::new(PathBuf::from(root), vec![name.to_owned()])
+        let files = vec![name.to_owned()];
+        DiscoveredFiles { root: root.into(), files, ..DiscoveredFiles::default() }
     };
     // Transient errors are the machine's fault, others the pipeline's.
     let is_store = |error: StorageError| {
@@ -179,8 +176,7 @@ fn remote(path: &Path, format: InputFormat) -> Result<DiscoveredFiles, Vec<DataP
     }
     let path = url[root.len()..].trim_matches('/');
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let (folder, found) = match_names(&names, path, url, format)?
-        .unwrap_or_else(|| (String::new(), DiscoveredFiles::new(PathBuf::new(), Vec::new())));
+    let (folder, found) = match_names(&names, path, url, format)?.unwrap_or_default();
     let root = format!("{root}/{folder}");
     Ok(DiscoveredFiles { root: PathBuf::from(root.trim_end_matches('/')), ..found })
 }
@@ -215,7 +211,8 @@ fn match_names(
     };
     if names.contains(&path) {
         let (folder, name) = path.split_at(last_slash(path));
-        let file = DiscoveredFiles::new(PathBuf::new(), vec![name.to_owned()]);
+        let files = vec![name.to_owned()];
+        let file = DiscoveredFiles { files, ..DiscoveredFiles::default() };
         return Ok(Some((folder.to_owned(), file)));
     }
     let folder = if path.is_empty() { String::new() } else { format!("{path}/") };
@@ -227,11 +224,11 @@ fn match_names(
         }
         let (files, note) = select_names(found, location, format)?;
         let notes = note.into_iter().collect();
-        let files = DiscoveredFiles { notes, ..DiscoveredFiles::new(PathBuf::new(), files) };
+        let files = DiscoveredFiles { files, notes, ..DiscoveredFiles::default() };
         return Ok(Some((folder, files)));
     }
     let Some(wildcard) = path.find(['*', '?', '[']) else {
-        return Ok(path.is_empty().then(|| (folder, DiscoveredFiles::new(PathBuf::new(), found))));
+        return Ok(path.is_empty().then(Default::default));
     };
     let fixed = last_slash(&path[..wildcard]);
     let folders = path.match_indices('/').map(|(at, _)| at + 1).filter(|end| *end > fixed);
@@ -241,10 +238,11 @@ fn match_names(
         .map_err(|why| vec![DataProblem::settings(format!("`{location}` is not a glob: {why}"))])?;
     let below = below(folder);
     let table = TableFolder::find_in_listing(location, below.iter().map(String::as_str));
-    let matching = below.iter().filter(|name| pattern.matches_with(name, GLOB)).cloned().collect();
+    let files = below.iter().filter(|name| pattern.matches_with(name, GLOB)).cloned().collect();
     let found = DiscoveredFiles {
         notes: table.iter().map(TableFolder::note).collect(),
-        ..DiscoveredFiles::new(PathBuf::new(), matching)
+        files,
+        ..DiscoveredFiles::default()
     };
     Ok((!below.is_empty()).then(|| (folder.to_owned(), found)))
 }
@@ -333,7 +331,7 @@ fn in_folder(
     });
     let notes = duplicate_names_note(&walked.duplicates, &folder).into_iter().chain(note);
     let notes = notes.collect();
-    Ok(DiscoveredFiles { notes, ..DiscoveredFiles::new(folder, files) })
+    Ok(DiscoveredFiles { root: folder, files, hub: None, notes })
 }
 
 /// Makes paths relative to the root and sorts them by bytes.
