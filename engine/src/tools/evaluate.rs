@@ -50,7 +50,7 @@ use matrix::{MIN_DOCUMENTS, Matrix, shortcomings};
 use measure::{Measurer, WindowContent, WindowFigures};
 use report::{Report, ResultInput};
 use sample::{EvaluationSample, SampleOptions, SampledDocument};
-use statistics::{MeasuredWindows, OrientedStatistic};
+use statistics::{MeasuredWindows, OrientedStatistic, free_name};
 use windows::{Category, WINDOWS_PER_DOCUMENT, WindowLength, WindowOrigin, windows_per_document};
 
 /// Maximum tokens of the windows measured at a time, within `memory_limit_bytes`. Ids, text and results take about
@@ -412,8 +412,7 @@ impl Evaluator<'_> {
         let mut with_columns = statistics.clone();
         for (column, values) in self.options.scores.iter().zip(&measured.scores) {
             // Statistics of the pipeline take precedence over columns with the same name.
-            let taken = statistics.iter().any(|statistic| statistic.name == *column);
-            let name = if taken { format!("input:{column}") } else { column.clone() };
+            let name = free_name(&statistics, "input", column);
             let figures = columns::figures(&windows, &statistics, values);
             for (statistic, value) in &figures.agreement {
                 agreement.entry(statistic.clone()).or_default().insert(name.clone(), *value);

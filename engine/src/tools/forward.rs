@@ -68,11 +68,10 @@ pub(crate) fn forward(
     ids: &[u32],
     backend: Option<BackendName>,
 ) -> Result<ForwardAnswer> {
-    let model = WholeModel::open(path)?.with_backend(backend, ProductPrecision::F32, has_gpu());
-    let model = model.map_err(|problem| vec![problem])?;
+    let model = WholeModel::open(path)?.with_backend(backend, ProductPrecision::F32, has_gpu())?;
     // Each call resets the peak, so the second one returns the current resident memory.
     let before = take_peak_bytes().and_then(|_| take_peak_bytes());
-    let mut windows = model.forward(&[ids]).map_err(|problem| vec![problem])?;
+    let mut windows = model.forward(&[ids])?;
     let held = take_peak_bytes().zip(before);
     let window = windows.remove(0);
     let mean = window.losses.iter().sum::<f64>() / window.losses.len() as f64;

@@ -13,7 +13,6 @@ use crate::base::error::Result;
 use crate::base::text::quoted;
 use crate::dataset::formats::type_names;
 use crate::dataset::input::Dataset;
-use crate::dataset::input_file::ReadSettings;
 use crate::plan::Plan;
 use crate::plan::options::PlanOptions;
 use crate::spec::init::{Content, Starter};
@@ -62,7 +61,7 @@ fn problem(message: String) -> Diagnostic {
 pub fn detect(wanted: &StarterOptions) -> Result<(Starter, Option<Diagnostic>)> {
     let StarterOptions { inputs, column, output, tokenizer, model } = wanted;
     let input = input_path(inputs)?;
-    let dataset = Dataset::open_with(Path::new(""), Path::new(&input), &ReadSettings::default())?;
+    let dataset = Dataset::open(Path::new(&input))?;
     if dataset.files.is_empty() {
         let hint =
             "name files, a folder, or one glob in quotes: `longsift init 'corpus/*.jsonl' …`";
@@ -122,7 +121,7 @@ fn input_path(inputs: &[PathBuf]) -> Result<String> {
         name.split_once('.').map_or(String::new(), |(_, ending)| format!(".{ending}"))
     };
     let glob = text(&folder.join(format!("*{}", ending(&inputs[0]))))?;
-    let matched = Dataset::open_with(Path::new(""), Path::new(&glob), &ReadSettings::default())?;
+    let matched = Dataset::open(Path::new(&glob))?;
     let all: BTreeSet<PathBuf> =
         matched.files.iter().map(|file| matched.root.join(&file.path)).collect();
     let canonical = |path: &PathBuf| fs::canonicalize(path).unwrap_or_else(|_| path.clone());

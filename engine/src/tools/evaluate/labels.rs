@@ -15,7 +15,7 @@ use longsift_stages::score::presets::DEFAULT_SEED;
 use super::Evaluator;
 use super::figures::bootstrap::Bootstrap;
 use super::sample::{self, EvaluationSample, InputRow, SampleOptions, SampledDocument};
-use super::statistics::{MeasuredWindows, OrientedStatistic};
+use super::statistics::{MeasuredWindows, OrientedStatistic, free_name};
 use super::windows::{WindowLength, WindowOrigin, starts, windows_per_document};
 use crate::base::error::Result;
 use classes::LabelClasses;
@@ -89,19 +89,22 @@ impl Evaluator<'_> {
         let passes = passes.as_deref();
         let mut statistics = measured.statistics(self.plan, passes);
         let seed = self.plan.spec.score().random_seed().unwrap_or(DEFAULT_SEED);
+        // The random control, which depends only on ids and windows.
+        let control_name = free_name(&statistics, "control", RANDOM);
+        statistics.push(OrientedStatistic {
+            name: control_name.clone(),
+            doc: format!("Random number by document and window, seed {seed}: the control."),
+            values: measured.random(seed),
+            unguarded: None,
+        });
         for (column, values) in self.options.scores.iter().zip(&measured.scores) {
             // Statistics of the pipeline take precedence over columns with the same name.
-            let is_taken =
-                column == RANDOM || statistics.iter().any(|statistic| statistic.name == *column);
-            let name = if is_taken { format!("input:{column}") } else { column.clone() };
+            let name = free_name(&statistics, "input", column);
             let value = |origin: &WindowOrigin| values[origin.category][origin.document];
             let values = measured.origins.iter().map(value).collect();
             let doc = format!("The column `{column}` of the input, a document score.");
             statistics.push(OrientedStatistic { name, doc, values, unguarded: None });
         }
-        let control = random(&statistics, measured, seed);
-        let control_name = control.name.clone();
-        statistics.push(control);
         let good: Vec<bool> = classes.iter().map(|class| labels.good.contains(class)).collect();
         let bootstrap = Bootstrap::new(self.options.seed, &documents);
         let windows = LabelledWindows {
@@ -144,20 +147,5 @@ impl Evaluator<'_> {
             matrix,
             notes,
         }
-    }
-}
-
-/// Returns the random control, which depends only on ids and windows.
-fn random(
-    statistics: &[OrientedStatistic],
-    measured: &MeasuredWindows,
-    seed: u64,
-) -> OrientedStatistic {
-    let is_taken = statistics.iter().any(|statistic| statistic.name == RANDOM);
-    OrientedStatistic {
-        name: if is_taken { format!("control:{RANDOM}") } else { RANDOM.to_owned() },
-        doc: format!("Random number by document and window, seed {seed}: the control."),
-        values: measured.random(seed),
-        unguarded: None,
     }
 }

@@ -234,13 +234,11 @@ fn pass(
             let of = |labels: &Option<Vec<Option<String>>>| {
                 labels.as_ref().and_then(|labels| labels[place as usize].clone())
             };
-            let category = match &categories {
-                None => String::new(),
-                Some(_) => match of(&categories) {
-                    Some(category) => category,
-                    None if wanted.null_is_category => "null".to_owned(),
-                    None => continue,
-                },
+            let category = match of(&categories) {
+                Some(category) => category,
+                None if wanted.by.is_none() => String::new(),
+                None if wanted.null_is_category => "null".to_owned(),
+                None => continue,
             };
             match of(&ids) {
                 Some(id) => offer(category, sort_key(wanted, id), row),

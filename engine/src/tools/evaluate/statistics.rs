@@ -26,6 +26,12 @@ pub(crate) struct OrientedStatistic {
     pub(crate) unguarded: Option<Vec<Option<f64>>>,
 }
 
+/// Returns a name that no statistic has: `name`, or `<prefix>:<name>`.
+pub(crate) fn free_name(statistics: &[OrientedStatistic], prefix: &str, name: &str) -> String {
+    let is_taken = statistics.iter().any(|statistic| statistic.name == name);
+    if is_taken { format!("{prefix}:{name}") } else { name.to_owned() }
+}
+
 impl OrientedStatistic {
     /// Returns the values by which a selection without guards ranks.
     pub(crate) fn without_guards(&self) -> &[Option<f64>] {

@@ -6,7 +6,7 @@ use longsift_stages::first_layer_attention::{FirstLayer, SampledRows};
 use longsift_stages::model::{AttentionSpec, ModelConfig, WholeModel};
 
 use crate::base::diagnostic::{Blame, Diagnostic};
-use crate::base::error::{Failure, Result};
+use crate::base::error::Result;
 use crate::base::progress::Progress;
 use crate::base::text::quoted;
 use crate::plan::Plan;
@@ -50,7 +50,7 @@ impl<'a> MappedLayer<'a> {
             return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());
         };
         if let Some(problem) = whole.model.spec().attention_problem() {
-            return Err(Diagnostic::from(problem).into());
+            return Err(problem.into());
         }
         let layers = whole.model.spec().layers;
         if u64::from(layer) >= layers {
@@ -118,9 +118,7 @@ impl<'a> MappedLayer<'a> {
                 Ok(layer.block_attention(self.kernel, ids, ends, head, sampled))
             }
             MappedModel::Whole(model) => {
-                let found = model.layer_blocks(self.number as usize, ids, ends, head);
-                let failed = |problem| Failure::from(Diagnostic::from(problem));
-                Ok(found.map_err(failed)?)
+                Ok(model.layer_blocks(self.number as usize, ids, ends, head)?)
             }
         }
     }
