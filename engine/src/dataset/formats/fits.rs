@@ -39,12 +39,6 @@ impl Misfit {
         self.field.insert_str(0, name);
         self
     }
-
-    fn in_item(mut self, index: usize) -> Self {
-        let dot = if self.field.is_empty() || self.field.starts_with('[') { "" } else { "." };
-        self.field.insert_str(0, &format!("[{index}]{dot}"));
-        self
-    }
 }
 
 impl fmt::Display for Misfit {
@@ -241,7 +235,7 @@ impl<'a> LineParser<'a> {
                 let items: Vec<&RawValue> = serde_json::from_str(value).expect(parsed);
                 let item = |(index, value): (usize, &&'a RawValue)| {
                     let found = self.value(value.get(), item.data_type());
-                    found.map_err(|misfit| misfit.in_item(index))
+                    found.map_err(|misfit| misfit.in_field(&format!("[{index}]")))
                 };
                 let items = items.iter().enumerate().map(item).collect::<Result<_, _>>();
                 return items.map(ColumnValue::List);
