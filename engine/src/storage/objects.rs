@@ -95,21 +95,17 @@ impl FetchRange for ObjectFile {
             Ok((now, answer.bytes().await?))
         })?;
         let version = |meta: &ObjectMeta| (meta.size, meta.e_tag.clone(), meta.last_modified);
+        let wrong =
+            |kind, why: &str| StorageError::new("read", Location::parse(&self.address), kind, why);
         // Some servers ignore preconditions.
         if version(&now) != version(&self.opened) {
-            let (at, kind) = (Location::parse(&self.address), ErrorKind::Changed);
-            return Err(StorageError::new("read", at, kind, "the store now has another version")
+            return Err(wrong(ErrorKind::Changed, "the store now has another version")
                 .with_hint("run again after it has stopped changing"));
         }
         if block.len() as u64 != end - start {
             let (expected, got) = (text::count(end - start), text::count(block.len() as u64));
             let why = format!("expected {expected} bytes, got {got}");
-            return Err(StorageError::new(
-                "read",
-                Location::parse(&self.address),
-                ErrorKind::Invalid,
-                why,
-            ));
+            return Err(wrong(ErrorKind::Invalid, &why));
         }
         Ok(block)
     }

@@ -14,7 +14,7 @@ use object_store::client::{
 use object_store::{ClientOptions, Error};
 use reqwest::Url;
 
-use super::failure::incomplete;
+use super::failure::{element, incomplete};
 use crate::base::text::{count, quoted};
 use crate::storage::http::READ_TIMEOUT;
 use crate::storage::retry::retry_after;
@@ -158,12 +158,9 @@ fn with_usable_names(page: &str) -> (String, Vec<String>) {
         let mut rest = page.as_str();
         while let Some((before, opened)) = rest.split_once(&start) {
             let (entry, after) = opened.split_once(&end).unwrap_or((opened, ""));
-            let element = |name: &str| {
-                let (_, value) = entry.split_once(&format!("<{name}>"))?;
-                Some(value.split_once("</")?.0)
-            };
-            let name = element(name).unwrap_or_default();
-            let is_marker = !size.is_empty() && name.ends_with('/') && element(size) == Some("0");
+            let name = element(entry, name).unwrap_or_default();
+            let is_marker =
+                !size.is_empty() && name.ends_with('/') && element(entry, size) == Some("0");
             let name = unescaped(name);
             let mut parts = name.strip_suffix('/').unwrap_or(&name).split('/');
             let is_usable = !name.chars().any(char::is_control)
@@ -210,10 +207,7 @@ fn unescaped(name: &str) -> String {
 /// Returns why more pages could be missing after a page. Lists of S3 and Google state in `IsTruncated` whether a page is the
 /// last one; those of Azure have an empty `NextMarker`.
 fn page_error(page: &str, token: &str) -> Option<&'static str> {
-    let element = |name: &str| {
-        let (_, rest) = page.split_once(&format!("<{name}>"))?;
-        Some(rest.split_once("</")?.0.trim())
-    };
+    let element = |name: &str| element(page, name).map(str::trim);
     let next = element("NextContinuationToken").or_else(|| element("NextMarker"));
     let flag = element("IsTruncated").map(str::to_ascii_lowercase);
     match (next.filter(|next| !next.is_empty()), flag.as_deref()) {

@@ -112,6 +112,12 @@ fn kind_of_answer(words: &str) -> ErrorKind {
     }
 }
 
+/// Returns the text of the first element with a tag in an XML document.
+pub(super) fn element<'a>(xml: &'a str, tag: &str) -> Option<&'a str> {
+    let (_, rest) = xml.split_once(&format!("<{tag}>"))?;
+    Some(rest.split_once("</")?.0)
+}
+
 /// Formats an error with its causes, without repetitions.
 fn in_words(error: &Error) -> String {
     let mut text = error.to_string();
@@ -124,11 +130,8 @@ fn in_words(error: &Error) -> String {
         cause = error.source();
     }
     let Some(answer) = text.find("<?xml").or_else(|| text.find("<Error>")) else { return text };
-    let element = |tag: &str| {
-        let (_, rest) = text[answer..].split_once(&format!("<{tag}>"))?;
-        Some(rest.split_once("</")?.0.to_owned())
-    };
-    let words: Vec<String> = ["Code", "Message"].into_iter().filter_map(element).collect();
+    let words = ["Code", "Message"].into_iter().filter_map(|tag| element(&text[answer..], tag));
+    let words: Vec<&str> = words.collect();
     format!("{}{}", &text[..answer], words.join(": "))
 }
 
