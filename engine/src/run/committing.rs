@@ -50,7 +50,8 @@ impl Run<'_> {
         let writer = self.writer(&scored.records, &selection, &selection_fingerprint);
         let staged =
             self.progress.timed("write", || writer.stage(&folders, |_| self.progress.step()))?;
-        let labels = plan.spec.pipeline.output.report_by.as_ref().map(|_| staged.label_shares());
+        let reports_labels = plan.spec.pipeline.output.report_by.is_some();
+        let labels = reports_labels.then(|| staged.labels.clone().into_iter().collect());
         let mut summary = self.summary(scored, &staged)?;
         summary.drift.clone_from(&selection.drift);
         summary.guards.clone_from(&selection.guards);

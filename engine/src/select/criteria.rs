@@ -195,11 +195,7 @@ impl Criteria {
         }
     }
 
-    /// Number of values of a sample: those of the statistics, then its random score.
-    pub(super) fn values_of_sample(&self) -> usize {
-        self.statistics.len() + usize::from(self.random.is_some())
-    }
-
+    /// Values of a sample: those of the statistics, then its random score.
     pub(super) fn values(&self, sample: &[ScoredWindow], file: &str) -> Vec<f64> {
         let statistics = self.statistics.iter().map(|statistic| self.value(statistic, sample));
         let random = self.random.map(|draw| draw.score(&sample[0], self.window(sample), file));

@@ -218,8 +218,8 @@ pub(super) struct Gathering<'d> {
 
 impl<'d> Gathering<'d> {
     pub(super) fn new(directory: &'d RunDirectory, criteria: &Criteria) -> Result<Self> {
-        let (tokens, statistics) = (criteria.weighs_tokens(), criteria.values_of_sample());
-        let layout = SampleEncoding { tokens, statistics };
+        let values = criteria.statistics.len() + usize::from(criteria.random.is_some());
+        let layout = SampleEncoding { tokens: criteria.weighs_tokens(), statistics: values };
         let gathered = GatheredSamples {
             samples: RecordRuns::new(directory, layout.bytes())?,
             layout,

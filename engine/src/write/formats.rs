@@ -48,7 +48,10 @@ impl Format {
     pub(super) fn schema(&self, plan: &Plan) -> SchemaRef {
         match self {
             Self::Parquet(..) | Self::Lines => columns::schema(plan),
-            Self::Tokens(_) => Arc::new(Schema::new(vec![tokens_field()])),
+            Self::Tokens(_) => {
+                let tokens = DataType::new_large_list(DataType::UInt32, false);
+                Arc::new(Schema::new(vec![Field::new("tokens", tokens, false)]))
+            }
         }
     }
 
@@ -80,12 +83,6 @@ impl Format {
         };
         Ok(OpenPart { names, writer })
     }
-}
-
-/// Field of a sample's token ids.
-fn tokens_field() -> Field {
-    let item = Field::new("item", DataType::UInt32, false);
-    Field::new("tokens", DataType::LargeList(Arc::new(item)), false)
 }
 
 /// Returns the vocabulary size of the token ids, or the maximum if it is unknown.

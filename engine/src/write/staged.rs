@@ -27,7 +27,8 @@ pub struct StagedFiles {
     pub moves: Vec<(PathBuf, PathBuf)>,
     /// Outcomes of the measured rows and windows.
     pub outcomes: Outcomes,
-    labels: Labels,
+    /// Samples and kept samples by label of `output.report_by`.
+    pub labels: Labels,
 }
 
 /// Staged parts of a range of units.
@@ -63,15 +64,10 @@ impl StagedFiles {
             count(&mut self.labels, label, &counts);
         }
     }
-
-    /// Samples and kept samples by label of `output.report_by`, ascending.
-    pub fn label_shares(&self) -> LabelShares {
-        self.labels.clone().into_iter().collect()
-    }
 }
 
 /// Samples and kept samples by label.
-pub(super) type Labels = BTreeMap<Option<String>, LabelCounts>;
+pub type Labels = BTreeMap<Option<String>, LabelCounts>;
 
 /// Adds to the counts of a label.
 pub(super) fn count(labels: &mut Labels, label: Option<String>, more: &LabelCounts) {
