@@ -21,7 +21,8 @@ const SHARES: [u64; 11] = [1, 2, 5, 10, 20, 30, 40, 50, 60, 80, 100];
 /// Samples that can be kept, by score.
 #[derive(Clone, Debug)]
 pub(super) struct Scores {
-    passing: BinSums<Amount>,
+    /// Samples and tokens.
+    passing: BinSums<2>,
     /// Samples that are kept without a score.
     unscored: Amount,
 }
@@ -41,7 +42,7 @@ impl Scores {
     /// Counts a sample that passes the guards.
     pub(super) fn add(&mut self, score: f64, amount: Amount) {
         if score.is_finite() {
-            self.passing.add(score, amount);
+            self.passing.add(score, [amount.samples, amount.tokens]);
         } else {
             self.unscored.add(amount);
         }
@@ -55,8 +56,8 @@ impl Scores {
     /// Returns minimum scores that keep about equal steps of `all` samples, the highest first.
     pub(super) fn amounts(&self, all: u64) -> Vec<OtherAmount> {
         let mut kept = self.unscored;
-        let sums = self.passing.descending().map(|(min_score, amount)| {
-            kept.add(amount);
+        let sums = self.passing.descending().map(|(min_score, [samples, tokens])| {
+            kept.add(Amount { samples, tokens });
             OtherAmount { min_score, kept }
         });
         let sums: Vec<OtherAmount> = sums.collect();

@@ -5,30 +5,7 @@
 
 use serde::Serialize;
 
-use crate::report::amount::Amount;
-
 pub(super) const MAX_BINS: i64 = 64;
-
-pub(super) trait Sum: Copy {
-    const NONE: Self;
-    fn sum(&mut self, other: Self);
-}
-
-impl<const KINDS: usize> Sum for [u64; KINDS] {
-    const NONE: Self = [0; KINDS];
-
-    fn sum(&mut self, other: Self) {
-        self.iter_mut().zip(other).for_each(|(count, more)| *count += more);
-    }
-}
-
-impl Sum for Amount {
-    const NONE: Self = Self { samples: 0, tokens: 0 };
-
-    fn sum(&mut self, other: Self) {
-        self.add(other);
-    }
-}
 
 /// Scale of bins: bin `i` holds the values from `i · 2^exponent` to `(i + 1) · 2^exponent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,16 +82,16 @@ fn exponent(value: f64) -> i32 {
     ((value.to_bits() >> 52) & 0x7ff) as i32 - 1023
 }
 
-/// Sums by bin of a scale. A bin is stored at its number modulo the maximum number of bins, so that no two bins
+/// Counts by bin of a scale and by kind. A bin is stored at its number modulo the maximum number of bins, so that no two bins
 /// collide.
 #[derive(Clone, Debug)]
-pub(super) struct BinSums<S> {
+pub(super) struct BinSums<const KINDS: usize> {
     scale: BinScale,
     /// Empty before the first value.
-    sums: Vec<S>,
+    sums: Vec<[u64; KINDS]>,
 }
 
-impl<S: Sum> BinSums<S> {
+impl<const KINDS: usize> BinSums<KINDS> {
     pub(super) fn new(max_bins: i64) -> Self {
         Self { scale: BinScale::new(max_bins), sums: Vec::new() }
     }
@@ -124,15 +101,19 @@ impl<S: Sum> BinSums<S> {
     }
 
     /// Adds to the bin of a value if it is finite.
-    pub(super) fn add(&mut self, value: f64, more: S) {
+    pub(super) fn add(&mut self, value: f64, more: [u64; KINDS]) {
         if !value.is_finite() {
             return;
         }
         let before = self.scale.range;
         let (bin, wider) = self.scale.add(value);
         self.widen(before, wider);
+        self.add_to_bin(bin, more);
+    }
+
+    fn add_to_bin(&mut self, bin: i64, more: [u64; KINDS]) {
         let slot = self.slot(bin);
-        self.sums[slot].sum(more);
+        self.sums[slot].iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
     }
 
     pub(super) fn append(&mut self, other: &Self) {
@@ -143,37 +124,41 @@ impl<S: Sum> BinSums<S> {
         let (own, theirs) = self.scale.join(&other.scale);
         self.widen(before, own);
         for (bin, more) in other.bins() {
-            let slot = self.slot(shifted(bin, theirs));
-            self.sums[slot].sum(more);
+            self.add_to_bin(shifted(bin, theirs), more);
         }
     }
 
     /// Moves the sums from the bins of `before` to the current bins.
     fn widen(&mut self, before: Option<(i64, i64)>, by: u32) {
-        let empty = || vec![S::NONE; self.scale.max_bins as usize];
-        let Some((low, high)) = before else {
-            self.sums = empty();
+        if before.is_some() && by == 0 {
             return;
-        };
-        if by > 0 {
-            let sums = std::mem::replace(&mut self.sums, empty());
-            for bin in low..=high {
-                let slot = self.slot(shifted(bin, by));
-                self.sums[slot].sum(sums[bin.rem_euclid(self.scale.max_bins) as usize]);
-            }
+        }
+        let empty = vec![[0; KINDS]; self.scale.max_bins as usize];
+        let sums = std::mem::replace(&mut self.sums, empty);
+        for bin in before.map(|(low, high)| low..=high).into_iter().flatten() {
+            self.add_to_bin(shifted(bin, by), sums[self.slot(bin)]);
         }
     }
 
     /// Returns the sums of the bins from the highest to the lowest, including empty ones, each with its lower bound.
-    pub(super) fn descending(&self) -> impl Iterator<Item = (f64, S)> {
-        let range = self.scale.range.map(|(low, high)| (low..=high).rev());
-        range.into_iter().flatten().map(|bin| (self.scale.value(bin), self.sums[self.slot(bin)]))
+    pub(super) fn descending(&self) -> impl Iterator<Item = (f64, [u64; KINDS])> {
+        self.bins().rev().map(|(bin, sums)| (self.scale.value(bin), sums))
     }
 
     /// Returns the bins from the lowest to the highest, including empty ones.
-    fn bins(&self) -> impl Iterator<Item = (i64, S)> {
+    fn bins(&self) -> impl DoubleEndedIterator<Item = (i64, [u64; KINDS])> {
         let range = self.scale.range.map(|(low, high)| low..=high);
         range.into_iter().flatten().map(|bin| (bin, self.sums[self.slot(bin)]))
+    }
+
+    /// Returns the histogram; `None` without values.
+    pub(super) fn histogram(&self) -> Option<ReportHistogram> {
+        let (low, _) = self.scale.range?;
+        Some(ReportHistogram {
+            from: self.scale.value(low),
+            width: self.scale.width(),
+            counts: self.bins().map(|(_, counts)| counts.to_vec()).collect(),
+        })
     }
 }
 
@@ -187,25 +172,13 @@ pub(crate) struct ReportHistogram {
     pub(crate) counts: Vec<Vec<u64>>,
 }
 
-impl<const KINDS: usize> BinSums<[u64; KINDS]> {
-    /// Returns the histogram; `None` without values.
-    pub(super) fn histogram(&self) -> Option<ReportHistogram> {
-        let (low, _) = self.scale.range?;
-        Some(ReportHistogram {
-            from: self.scale.value(low),
-            width: self.scale.width(),
-            counts: self.bins().map(|(_, counts)| counts.to_vec()).collect(),
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
 
-    fn bins(values: &[f64]) -> BinSums<[u64; 1]> {
+    fn bins(values: &[f64]) -> BinSums<1> {
         let mut bins = BinSums::new(MAX_BINS);
         for value in values {
             bins.add(*value, [1]);

@@ -48,9 +48,9 @@ impl SampleOutcome {
 #[derive(Clone, Debug)]
 pub(super) struct GroupCounts {
     pub(super) outcomes: [Amount; OUTCOMES],
-    pub(super) score: BinSums<[u64; OUTCOMES]>,
+    pub(super) score: BinSums<OUTCOMES>,
     /// By statistic of the selection.
-    pub(super) statistics: Vec<BinSums<[u64; OUTCOMES]>>,
+    pub(super) statistics: Vec<BinSums<OUTCOMES>>,
     pub(super) picks: Picks,
     /// Samples outside the bounds, by guard.
     pub(super) rejected: Vec<u64>,

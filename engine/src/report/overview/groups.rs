@@ -104,7 +104,7 @@ pub(super) fn build(
         if known.is_none() && of.outcomes.iter().all(|outcome| outcome.samples == 0) {
             continue;
         }
-        let own = |(name, bins): (&String, &BinSums<[u64; OUTCOMES]>)| {
+        let own = |(name, bins): (&String, &BinSums<OUTCOMES>)| {
             let column = choice.column(name);
             let text = |of: &std::borrow::Cow<'static, str>| of.to_string();
             GroupStatistic {
