@@ -19,7 +19,7 @@ pub(crate) mod web;
 
 use std::path::{Path, PathBuf};
 
-use longsift_stages::contract::{Address, Scheme};
+use longsift_stages::contract::{Location, Scheme};
 use longsift_stages::model::ModelProblem;
 
 use crate::storage::hub::{Hub, HubOptions};
@@ -40,26 +40,21 @@ impl RemoteModels {
         Self { hub: Hub::new(cache_folder, options), stores }
     }
 
-    /// Returns the local model folder for an address, fetching it if necessary.
+    /// Returns the local path of a model or a tokenizer. Fetches it from an address if necessary.
     ///
     /// # Errors
     /// All problems: an invalid address, a missing or unsupported model, an unreachable network.
-    pub fn model(&self, address: &Address) -> Result<PathBuf, Vec<ModelProblem>> {
-        self.locate(address, FetchKind::Model)
-    }
-
-    /// Returns the local folder with the tokenizer for an address, fetching it if necessary.
-    ///
-    /// # Errors
-    /// Those of [`Self::model`].
-    pub fn tokenizer(&self, address: &Address) -> Result<PathBuf, Vec<ModelProblem>> {
-        self.locate(address, FetchKind::Tokenizer)
-    }
-
-    fn locate(&self, address: &Address, wanted: FetchKind) -> Result<PathBuf, Vec<ModelProblem>> {
-        match address.scheme {
-            Scheme::Hub => self.hub.locate(&address.to_string(), wanted),
-            _ => self.stores.locate(&address.to_string(), wanted),
+    pub(crate) fn locate(
+        &self,
+        location: Location,
+        wanted: FetchKind,
+    ) -> Result<PathBuf, Vec<ModelProblem>> {
+        match location {
+            Location::Path(path) => Ok(path),
+            Location::Address(address) if address.scheme == Scheme::Hub => {
+                self.hub.locate(&address.to_string(), wanted)
+            }
+            Location::Address(address) => self.stores.locate(&address.to_string(), wanted),
         }
     }
 }

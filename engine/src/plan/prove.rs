@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use longsift_stages::contract::{Address, Location, Scheme};
-use longsift_stages::model::{LayerZeroTable, ModelFolder, ModelProblem, OpenedTable};
+use longsift_stages::contract::Scheme;
+use longsift_stages::model::{LayerZeroTable, ModelFolder, OpenedTable};
 use longsift_stages::tokenize::encoder::Encoder;
 
 use super::attention::Attention;
@@ -11,6 +11,7 @@ use super::cascade::{self, Cascade};
 use super::columns::is_output_column;
 use super::estimate::Estimate;
 use super::fetch::RemoteModels;
+use super::fetch::stores::FetchKind;
 use super::measures::Measures;
 use super::open_models::MODEL;
 use super::options::{Bos, PlanOptions, Subject};
@@ -66,7 +67,7 @@ impl Plan {
             return Err(Failure::Problems(problems));
         }
         let folder = reading.and_then(|settings| {
-            let folder = locate(&remote, &spec, &settings.model, RemoteModels::model);
+            let folder = remote.locate(spec.resolve(&settings.model), FetchKind::Model);
             checks::collect(folder, &spec, MODEL, &mut problems)
         });
         options.stop.check()?;
@@ -354,7 +355,7 @@ fn open_encoder(
     let (settings, setting) = (spec.tokenize(), checks::tokenizer_setting(spec));
     let path = match &settings.tokenizer {
         Some(path) => {
-            let path = locate(remote, spec, path, RemoteModels::tokenizer);
+            let path = remote.locate(spec.resolve(path), FetchKind::Tokenizer);
             checks::collect(path, spec, setting, problems)
         }
         None => model.map(Path::to_owned),
@@ -370,19 +371,6 @@ fn open_encoder(
             problems.push(Diagnostic::from(problem).at(spec.locate(setting)));
             (path, None)
         }
-    }
-}
-
-/// Returns the local path of a location in the pipeline; remote ones are fetched.
-fn locate(
-    remote: &RemoteModels,
-    spec: &Spec,
-    location: &Location,
-    fetch: impl FnOnce(&RemoteModels, &Address) -> std::result::Result<PathBuf, Vec<ModelProblem>>,
-) -> std::result::Result<PathBuf, Vec<ModelProblem>> {
-    match spec.resolve(location) {
-        Location::Address(address) => fetch(remote, &address),
-        Location::Path(path) => Ok(path),
     }
 }
 

@@ -15,6 +15,7 @@ use crate::base::error::{Failure, Result};
 use crate::base::text::{bytes, count, line_safe};
 use crate::plan::columns;
 use crate::plan::fetch::RemoteModels;
+use crate::plan::fetch::stores::FetchKind;
 use crate::run_directory::keep::is_intact;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::Manifest;
@@ -337,9 +338,8 @@ impl Verification {
             Ok(folder) if settings.model.is_address() => {
                 let pins = lock.hub_commits.clone();
                 let options = HubOptions { offline: true, pins, ..HubOptions::default() };
-                let address = settings.model.address();
-                let model = |address| RemoteModels::new(folder, options).model(address).ok();
-                address.and_then(model).unwrap_or_default()
+                let models = RemoteModels::new(folder, options);
+                models.locate(settings.model.clone(), FetchKind::Model).unwrap_or_default()
             }
             _ => spec.resolve(&settings.model).to_path_buf(),
         };
