@@ -37,16 +37,8 @@ pub(super) fn components(plan: &Plan) -> Vec<String> {
     measures.columns.iter().filter_map(of_measure).collect()
 }
 
-/// Warns about a balanced preset without its stage or guards, and about window lengths for which the thresholds were
-/// not chosen.
-pub(super) fn warnings(spec: &Spec, measures: &Measures) -> Vec<Diagnostic> {
-    [incomplete_preset(spec, measures), window_length(spec, measures)]
-        .into_iter()
-        .flatten()
-        .collect()
-}
-
-fn incomplete_preset(spec: &Spec, measures: &Measures) -> Option<Diagnostic> {
+/// Warns about a balanced preset without its stage or guards.
+pub(super) fn incomplete_preset(spec: &Spec, measures: &Measures) -> Option<Diagnostic> {
     let (score, filter) = (spec.score(), spec.filter());
     let compared = spec.pipeline.output.compare.iter();
     let mut formulas = (score.formula.iter().map(|formula| (formula, "stages.score.formula")))
@@ -102,7 +94,8 @@ fn incomplete_preset(spec: &Spec, measures: &Measures) -> Option<Diagnostic> {
     Some(warning.hint("guards with other bounds on these statistics also silence this warning"))
 }
 
-fn window_length(spec: &Spec, measures: &Measures) -> Option<Diagnostic> {
+/// Warns about window lengths for which the thresholds were not chosen.
+pub(super) fn window_length(spec: &Spec, measures: &Measures) -> Option<Diagnostic> {
     let (terms, _) = spec.score().terms(&measures.statistics());
     let of_terms = terms.iter().map(|term| &term.statistic);
     let mut used = of_terms.chain(spec.filter().guards.iter().map(|guard| &guard.statistic));

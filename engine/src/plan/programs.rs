@@ -52,15 +52,6 @@ impl Program {
     }
 }
 
-/// Locates the programs of the `external` stages, in pipeline order, and adds errors to `problems`.
-pub(super) fn find(
-    spec: &Spec,
-    content: &ContentColumn,
-    problems: &mut Vec<Diagnostic>,
-) -> Vec<Program> {
-    spec.externals().filter_map(|settings| find_one(spec, content, settings, problems)).collect()
-}
-
 /// Warns about variables and arguments that look like secrets: settings are written to the run directory and into reports.
 pub(super) fn secrets(spec: &Spec) -> Vec<Diagnostic> {
     let is_secret = |name: &str| {
@@ -87,7 +78,8 @@ pub(super) fn secrets(spec: &Spec) -> Vec<Diagnostic> {
     warnings
 }
 
-fn find_one(
+/// Locates the program of an `external` stage, and adds errors to `problems`.
+pub(super) fn find(
     spec: &Spec,
     content: &ContentColumn,
     settings: &External,

@@ -116,9 +116,13 @@ impl Plan {
             checks::output_format(&spec, dataset, &mut problems);
         }
         problems.extend(Self::check_measures(&spec));
-        let programs = programs::find(&spec, &columns.content, &mut problems);
+        let programs = spec.externals().filter_map(|settings| {
+            programs::find(&spec, &columns.content, settings, &mut problems)
+        });
+        let programs = programs.collect();
         let cascade = Cascade::new(&spec, &measures);
-        warnings.extend(preset::warnings(&spec, &measures));
+        warnings.extend(preset::incomplete_preset(&spec, &measures));
+        warnings.extend(preset::window_length(&spec, &measures));
         let bos = match &model {
             Some(model) => {
                 let encoder = encoder.as_ref().and_then(Option::as_ref);
@@ -135,12 +139,11 @@ impl Plan {
             },
         };
         let attention = attention(&spec, model, devices);
-        let (Some(mut dataset), Some(encoder), Some(bos)) = (dataset, encoder, bos) else {
+        let (Some(mut dataset), Some(encoder), Some(bos), true) =
+            (dataset, encoder, bos, problems.is_empty())
+        else {
             return Err(Failure::Problems(problems));
         };
-        if !problems.is_empty() {
-            return Err(Failure::Problems(problems));
-        }
         warnings.extend(checks::random_without_ids(&spec));
         warnings.extend(checks::replaced_amount(&spec));
         warnings.extend(programs::secrets(&spec));
@@ -167,17 +170,16 @@ impl Plan {
         if let Some(shard) = options.shard {
             units = shard.cut(units);
         }
-        let of_measures = &measures.columns;
         let estimate = Estimate::new(
             &spec,
             &dataset,
             &units,
             &columns,
-            of_measures,
+            &measures.columns,
             (attention.as_ref(), &whole_models),
             &cache_folder,
         );
-        let plan = Self {
+        Ok(Self {
             spec,
             options,
             dataset,
@@ -197,8 +199,7 @@ impl Plan {
             directory,
             estimate,
             warnings,
-        };
-        Ok(plan)
+        })
     }
 
     /// Returns the problems of a pipeline's measures and statistics that do not depend on the input.
