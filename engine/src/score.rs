@@ -22,9 +22,8 @@ use crate::base::error::Result;
 use crate::base::progress::Progress;
 use crate::dataset::units::WorkUnit;
 use crate::plan::Plan;
-use crate::run_directory::facts::Fingerprints;
 use crate::run_directory::layout::RunDirectory;
-use crate::run_directory::units::{self, UnitRecord};
+use crate::run_directory::units::UnitRecord;
 use context::{ScoreContext, ScoreTotals, ScoredUnit};
 use tolerance::check_quarantine;
 
@@ -140,13 +139,4 @@ pub fn reuse(
     progress.add_counts(&scored.counts);
     check_quarantine(plan, &scored.counts, directory)?;
     Ok(scored)
-}
-
-/// Valid records of the units of `plan`, for the wanted statistics.
-pub fn valid_records(
-    plan: &Plan,
-    directory: &RunDirectory,
-    wanted: &Fingerprints,
-) -> Result<Vec<Option<UnitRecord>>> {
-    units::valid_records(directory, &plan.dataset, &plan.units, wanted)
 }

@@ -34,8 +34,8 @@ impl Run<'_> {
         let mut summary = Summary {
             windows_scored: scored.windows_scored,
             windows_reused: scored.windows_reused,
-            windows_not_measured: scored.not_measured(self.plan),
-            windows_not_sampled: scored.not_sampled(self.plan),
+            windows_not_measured: scored.by_measure(self.plan, |by| by.not_measured),
+            windows_not_sampled: scored.by_measure(self.plan, |by| by.not_sampled),
             ..self.base_summary(status)
         };
         summary.set_counts(scored.counts.clone());

@@ -12,8 +12,8 @@ use crate::run::{Phase, Run, RunOptions};
 use crate::run_directory::borrowed::BorrowedScores;
 use crate::run_directory::facts::{Fingerprints, Identity};
 use crate::run_directory::pipeline_lock::{self, ModelIdentity, PipelineLock};
-use crate::run_directory::units::UnitRecord;
-use crate::{score, select};
+use crate::run_directory::units::{self, UnitRecord};
+use crate::select;
 
 /// Identity of a run, and the records of units that are already scored.
 pub(super) struct RunState {
@@ -39,11 +39,13 @@ impl Run<'_> {
             return Err(refused.into());
         }
         let wanted = lock.identity.fingerprints();
-        let valid = score::valid_records(self.plan, &self.scores, &wanted)?;
+        let plan = self.plan;
+        let read = || units::valid_records(&self.scores, &plan.dataset, &plan.units, &wanted);
+        let valid = read()?;
         if self.plan.options.scores_from.is_some() {
             let records: Vec<&UnitRecord> = valid.iter().flatten().collect();
             let borrowed = BorrowedScores::new(&self.scores, &records)?;
-            if score::valid_records(self.plan, &self.scores, &wanted)? != valid {
+            if read()? != valid {
                 return Err(borrowed.changed("units"));
             }
             self.borrowed = Some(borrowed);

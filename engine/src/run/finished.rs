@@ -17,8 +17,7 @@ use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::Manifest;
 use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::run_directory::summary::Summary;
-use crate::run_directory::units::{Part, UnitRecord};
-use crate::score;
+use crate::run_directory::units::{self, Part, UnitRecord};
 use crate::select;
 use crate::write::commit;
 
@@ -103,7 +102,8 @@ pub fn done(plan: &Plan) -> Result<CompletedWork> {
     if refused.is_some() {
         return Ok(CompletedWork { refused, ..CompletedWork::default() });
     }
-    let valid = score::valid_records(plan, &directory, &identity.fingerprints())?;
+    let wanted = identity.fingerprints();
+    let valid = units::valid_records(&directory, &plan.dataset, &plan.units, &wanted)?;
     let records: Vec<_> = valid.iter().flatten().collect();
     let (units, windows) =
         (records.len(), records.iter().map(|record| record.counts.windows).sum());

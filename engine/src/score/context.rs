@@ -40,17 +40,8 @@ pub struct ScoreTotals {
 }
 
 impl ScoreTotals {
-    /// Windows skipped by the guards in force when their units were scored, by measure of the plan.
-    pub fn not_measured(&self, plan: &Plan) -> BTreeMap<String, u64> {
-        self.by_measure(plan, |by| by.not_measured)
-    }
-
-    /// Windows outside the sample of a measure, by measure of the plan.
-    pub fn not_sampled(&self, plan: &Plan) -> BTreeMap<String, u64> {
-        self.by_measure(plan, |by| by.not_sampled)
-    }
-
-    fn by_measure(&self, plan: &Plan, count: fn(&MeasuredBy) -> u64) -> BTreeMap<String, u64> {
+    /// Sums a count of windows over all units, by measure of the plan.
+    pub fn by_measure(&self, plan: &Plan, count: fn(&MeasuredBy) -> u64) -> BTreeMap<String, u64> {
         let skipped = |columns: &MeasureColumns| {
             let own =
                 self.records.iter().filter_map(|record| record.measures.get(&columns.measure));
