@@ -43,10 +43,7 @@ pub fn read(directory: &RunDirectory) -> Result<Status> {
         counts.add(&record.counts);
         units_scored += 1;
     }
-    let json = |path: &std::path::Path| -> Result<Option<Value>> {
-        Ok(files::read_if_present(path)?.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
-    };
-    let plan = json(&directory.plan())?;
+    let plan: Option<Value> = directory.read_json(&directory.plan())?;
     let planned = |key: &str| plan.as_ref()?["input"][key].as_u64();
     let holder = directory.holder()?;
     let finished = scored.root == directory.root && directory.is_finished()?;
@@ -64,8 +61,6 @@ pub fn read(directory: &RunDirectory) -> Result<Status> {
         (None, false, false) => "empty",
         (None, false, true) => "unfinished",
     };
-    let summary = files::read_if_present(&directory.summary())?
-        .and_then(|bytes| serde_json::from_slice(&bytes).ok());
     let error = if holder.is_none() { last_error(directory)? } else { None };
     Ok(Status {
         state,
@@ -76,7 +71,7 @@ pub fn read(directory: &RunDirectory) -> Result<Status> {
         units: planned("work_units"),
         rows: planned("rows"),
         counts,
-        summary,
+        summary: directory.read_json(&directory.summary())?,
     })
 }
 

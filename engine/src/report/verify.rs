@@ -24,7 +24,6 @@ use crate::run_directory::summary::Summary;
 use crate::run_directory::table::Table;
 use crate::run_directory::units::{self, Part, UnitRecord};
 use crate::run_directory::{dropped, scores, selected};
-use crate::spec::pipeline::Samples;
 use crate::spec::{Overrides, Spec};
 use crate::storage::files;
 use crate::storage::hub::HubOptions;
@@ -224,9 +223,7 @@ impl Verification {
     fn records(&mut self, scores: &RunDirectory, manifest: &Manifest) -> Result<()> {
         for record in &manifest.units {
             let path = units::record_path(scores, &record.unit);
-            let found = files::read_if_present(&path)?
-                .and_then(|bytes| serde_json::from_slice::<UnitRecord>(&bytes).ok());
-            if found.as_ref() != Some(record) {
+            if scores.read_json::<UnitRecord>(&path)?.as_ref() != Some(record) {
                 let what = format!("units/{}.json", record.unit);
                 self.find(Blame::Data, what, "differs from the record in the manifest");
             }
@@ -250,8 +247,7 @@ impl Verification {
         if let Err(violation) = summary.check() {
             self.find(Blame::Bug, "summary.json", violation);
         }
-        let documents = manifest.lock.settings["output"]["samples"]
-            == serde_json::to_value(Samples::Documents).expect("a word");
+        let documents = manifest.lock.settings["output"]["samples"] == "documents";
         let reasons = if documents { &summary.rows_dropped } else { &summary.windows_dropped };
         let not_selected =
             reasons.iter().filter(|(reason, _)| dropped::is_selection_reason(reason));
