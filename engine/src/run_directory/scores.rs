@@ -28,8 +28,9 @@ pub struct MeasureColumns {
     pub columns: Vec<Column>,
 }
 
-#[derive(Clone, Debug, PartialEq)]
-pub struct ScoreRow {
+/// Measured window with its statistics: by default those that a selection requested, in order, with `None` for a null.
+#[derive(Clone, Debug)]
+pub struct ScoredWindow<S = Vec<Option<f64>>> {
     /// Row of the document in its file.
     pub input_row: u64,
     /// Id of the document; `<file>:<row>` if the input has no ids.
@@ -38,22 +39,20 @@ pub struct ScoreRow {
     pub window: u32,
     /// Number of windows of the document.
     pub windows: u32,
-    /// First token, in tokens of the document without BOS.
-    pub token_start: u64,
-    /// End of the token range, exclusive.
-    pub token_end: u64,
-    /// First byte of the window's text; `None` for pre-tokenised input.
-    pub byte_start: Option<u64>,
-    /// End of the byte range, exclusive.
-    pub byte_end: Option<u64>,
+    /// Token range, in tokens of the document without BOS.
+    pub tokens: (u64, u64),
+    /// Byte range of the window's text; `None` for pre-tokenised input.
+    pub bytes: Option<(u64, u64)>,
     pub tokens_total: u64,
     /// Tokens of the scored sequence, including BOS.
     pub tokens_scored: u64,
     /// Hash of the document's text or tokens, to detect changes when it is read again.
     pub content_hash: String,
-    /// Statistics by measure, in the order of the pipeline.
-    pub figures: Vec<Figures>,
+    pub statistics: S,
 }
+
+/// Window with all its statistics by measure, in the order of the pipeline.
+pub type ScoreRow = ScoredWindow<Vec<Figures>>;
 
 /// Columns that identify a window, independent of the measures.
 fn window_fields() -> Vec<Field> {
@@ -179,17 +178,17 @@ pub fn to_batch(input_file: &str, rows: &[ScoreRow], measures: &[MeasureColumns]
         text(&|row| &row.id),
         int32(&|row| row.window),
         int32(&|row| row.windows),
-        int64(&|row| row.token_start),
-        int64(&|row| row.token_end),
-        optional(&|row| row.byte_start),
-        optional(&|row| row.byte_end),
+        int64(&|row| row.tokens.0),
+        int64(&|row| row.tokens.1),
+        optional(&|row| Some(row.bytes?.0)),
+        optional(&|row| Some(row.bytes?.1)),
         int64(&|row| row.tokens_total),
         int64(&|row| row.tokens_scored),
         text(&|row| &row.content_hash),
     ];
     for (index, measure) in measures.iter().enumerate() {
         for (position, column) in measure.columns.iter().enumerate() {
-            let values = rows.iter().map(|row| row.figures[index].0.get(position));
+            let values = rows.iter().map(|row| row.statistics[index].0.get(position));
             columns.push(array(column.kind, values));
         }
     }
@@ -227,22 +226,6 @@ fn array<'v>(kind: Kind, values: impl Iterator<Item = Option<&'v Value>>) -> Arr
             Arc::new(builder.finish())
         }
     }
-}
-
-/// Measured window with the columns that the selection needs.
-#[derive(Clone, Debug)]
-pub struct ScoredWindow {
-    pub input_row: u64,
-    pub id: String,
-    pub window: u32,
-    pub windows: u32,
-    pub tokens: (u64, u64),
-    pub bytes: Option<(u64, u64)>,
-    pub tokens_total: u64,
-    pub tokens_scored: u64,
-    /// Requested statistics, in order; `None` for a null.
-    pub statistics: Vec<Option<f64>>,
-    pub content_hash: String,
 }
 
 impl ScoredWindow {
@@ -482,20 +465,18 @@ mod tests {
         MeasureColumns { measure: name.to_owned(), columns }
     }
 
-    fn row(window: u32, figures: Vec<Figures>) -> ScoreRow {
+    fn row(window: u32, statistics: Vec<Figures>) -> ScoreRow {
         ScoreRow {
             input_row: 7,
             id: "a".to_owned(),
             window,
             windows: 3,
-            token_start: 0,
-            token_end: 4,
-            byte_start: None,
-            byte_end: None,
+            tokens: (0, 4),
+            bytes: None,
             tokens_total: 12,
             tokens_scored: 5,
             content_hash: "h".to_owned(),
-            figures,
+            statistics,
         }
     }
 
@@ -533,7 +514,7 @@ mod tests {
         .unwrap();
         let locations = [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)];
         let of = |(window, index): (usize, usize)| {
-            (7, window as u32, index, rows[window].figures[index].clone())
+            (7, window as u32, index, rows[window].statistics[index].clone())
         };
         assert_eq!(read_back, locations.map(of));
         let mut light = Vec::new();

@@ -385,14 +385,12 @@ impl<'a> OpenUnit<'a> {
                 id: id.to_owned(),
                 window: window.index,
                 windows,
-                token_start: window.token_start,
-                token_end: window.token_end,
-                byte_start: bytes.as_ref().map(|range| range.start as u64),
-                byte_end: bytes.map(|range| range.end as u64),
+                tokens: (window.token_start, window.token_end),
+                bytes: bytes.map(|range| (range.start as u64, range.end as u64)),
                 tokens_total,
                 tokens_scored,
                 content_hash: cut.content_hash.clone(),
-                figures,
+                statistics: figures,
             });
         }
         Ok(())
