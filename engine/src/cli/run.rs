@@ -23,38 +23,35 @@ use crate::run_directory::summary::Summary;
 
 pub(super) fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8> {
     // First, so that an earlier summary is never taken for the summary of this run, however it ends.
-    let observers = Observers::from_arguments(arguments)?;
+    let mut observers = Observers::from_arguments(arguments)?;
     let stop = Stop::on_signals()?;
-    let mut reporter = RunReporter { cli, arguments, observers };
     let (plan, options) = match prepare(cli, arguments, &stop) {
         Ok(prepared) => prepared,
         Err(failure) => {
-            let failure = prefer_stopped(failure, &stop);
-            let summary = Summary::new(failed_status(&failure), String::new());
-            return Ok(reporter.ended(&failure, None, summary));
+            let summary = Summary::default();
+            return Ok(failed(cli, arguments, &mut observers, &stop, failure, None, summary));
         }
     };
     let progress = Arc::new(Progress::new(bars));
     if arguments.engine == Engine::Ray {
         return ray::drive(cli, arguments, &plan);
     }
-    reporter.observers.started(&plan, &progress);
+    observers.started(&plan, &progress);
     let result = crate::run::run(&plan, &options, &progress, &stop);
     progress.finish();
     let outcome = match result {
         Ok(outcome) => outcome,
         Err(failure) => {
-            let failure = prefer_stopped(failure, &stop);
-            let mut summary = Summary::new(failed_status(&failure), plan.directory.absolute());
+            let mut summary = Summary::new("failed", plan.directory.absolute());
             summary.windows_scored = progress.snapshot().windows;
             summary.set_counts(progress.counts());
-            return Ok(reporter.ended(&failure, Some(&plan), summary));
+            let plan = Some(&plan);
+            return Ok(failed(cli, arguments, &mut observers, &stop, failure, plan, summary));
         }
     };
     let mut summary = outcome.summary;
-    if let Some(refused) = &outcome.refused {
-        failed_status(refused).clone_into(&mut summary.status);
-        return Ok(reporter.ended(refused, Some(&plan), summary));
+    if let Some(refused) = outcome.refused {
+        return Ok(failed(cli, arguments, &mut observers, &stop, refused, Some(&plan), summary));
     }
     report(cli, &outcome.warnings);
     summary.run_id.clone_from(&arguments.run_id);
@@ -77,7 +74,7 @@ pub(super) fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8>
     if !cli.quiet && summary.shard.is_none() {
         eprint(&terminal_text(&output_paths(&plan)));
     }
-    let observed = reporter.observers.ended(Some(&plan), &summary);
+    let observed = observers.ended(Some(&plan), &summary);
     print_summary(arguments, &summary)?;
     observed?;
     Ok(summary.exit_code)
@@ -138,17 +135,6 @@ fn prepare(cli: &Cli, arguments: &RunArguments, stop: &Stop) -> Result<(Plan, Ru
     Ok((plan, options))
 }
 
-/// Replaces a failure by "stopped" if a signal has arrived, because the signal ends the retries of a temporary failure.
-fn prefer_stopped(failure: Failure, stop: &Stop) -> Failure {
-    match stop.check() {
-        Err(stopped) if failure.exit_code() == crate::base::error::MACHINE => {
-            tracing::warn!("{failure}");
-            stopped
-        }
-        _ => failure,
-    }
-}
-
 /// Refuses flags that conflict.
 fn check_phase(arguments: &RunArguments) -> Result<()> {
     let sharded = arguments.plan.shard.is_some();
@@ -188,34 +174,36 @@ fn check_phase(arguments: &RunArguments) -> Result<()> {
     Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into())
 }
 
-/// Reports failures of a run to people, in the summary and to the observers.
-struct RunReporter<'a> {
-    cli: &'a Cli,
-    arguments: &'a RunArguments,
-    observers: Observers<'a>,
-}
-
-impl RunReporter<'_> {
-    /// Reports a failure with what is known of the summary, and returns the exit code.
-    fn ended(&mut self, failure: &Failure, plan: Option<&Plan>, mut summary: Summary) -> u8 {
-        report_failure(self.cli, failure);
-        summary.run_id.clone_from(&self.arguments.run_id);
-        summary.exit_code = failure.exit_code();
-        summary.error = Some(failure.to_string());
-        let observed = self.observers.ended(plan, &summary);
-        // The exit code is that of the first failure.
-        for lost in [observed, print_summary(self.arguments, &summary)] {
-            if let Err(lost) = lost {
-                report_failure(self.cli, &lost);
-            }
+/// Reports a failure of a run to people, in the summary and to the observers. Returns the exit code.
+fn failed(
+    cli: &Cli,
+    arguments: &RunArguments,
+    observers: &mut Observers<'_>,
+    stop: &Stop,
+    failure: Failure,
+    plan: Option<&Plan>,
+    mut summary: Summary,
+) -> u8 {
+    let failure = match stop.check() {
+        // The signal ended the retries of a temporary failure.
+        Err(stopped) if failure.exit_code() == crate::base::error::MACHINE => {
+            tracing::warn!("{failure}");
+            stopped
         }
-        failure.exit_code()
+        _ => failure,
+    };
+    report_failure(cli, &failure);
+    let is_stopped = matches!(failure, Failure::Stopped { .. });
+    summary.status = if is_stopped { "stopped" } else { "failed" }.to_owned();
+    summary.run_id.clone_from(&arguments.run_id);
+    summary.exit_code = failure.exit_code();
+    summary.error = Some(failure.to_string());
+    let observed = observers.ended(plan, &summary);
+    // The exit code is that of the first failure.
+    for lost in [observed, print_summary(arguments, &summary)] {
+        if let Err(lost) = lost {
+            report_failure(cli, &lost);
+        }
     }
-}
-
-fn failed_status(failure: &Failure) -> &'static str {
-    match failure {
-        Failure::Stopped { .. } => "stopped",
-        Failure::Problems(_) => "failed",
-    }
+    failure.exit_code()
 }
