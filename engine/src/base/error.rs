@@ -72,15 +72,19 @@ impl Failure {
         }
     }
 
+    /// Changes every problem.
+    #[must_use]
+    pub fn map(self, change: impl Fn(Diagnostic) -> Diagnostic) -> Self {
+        match self {
+            Self::Problems(problems) => Self::Problems(problems.into_iter().map(change).collect()),
+            stopped @ Self::Stopped { .. } => stopped,
+        }
+    }
+
     /// Sets the location of problems without one.
     #[must_use]
     pub fn or_at(self, place: &Place) -> Self {
-        match self {
-            Self::Problems(problems) => Self::Problems(
-                problems.into_iter().map(|problem| problem.or_at(place.clone())).collect(),
-            ),
-            stopped @ Self::Stopped { .. } => stopped,
-        }
+        self.map(|problem| problem.or_at(place.clone()))
     }
 }
 

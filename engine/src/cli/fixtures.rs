@@ -86,22 +86,14 @@ pub(super) fn test(arguments: &TestArguments) -> Result<u8> {
     let mut found = Vec::new();
     for (test, location) in &tests {
         let tested = run(pipeline, &spec, overrides, test, &path, &stop);
-        found.push(tested.map_err(|failure| with_test(failure, &test.name, location))?);
+        let note = format!("in the test `{}`, {location}", test.name);
+        let with_note = |problem: Diagnostic| problem.note(note.clone());
+        found.push(tested.map_err(|failure| failure.map(with_note))?);
     }
     let passed = found.iter().all(|test| test.passed);
     let json = json!({ "passed": passed, "tests": found });
     answer_with(arguments.format, || text(&found), &json)?;
     Ok(if passed { DONE } else { CHECK })
-}
-
-fn with_test(failure: Failure, name: &str, location: &str) -> Failure {
-    match failure {
-        Failure::Problems(problems) => {
-            let note = format!("in the test `{name}`, {location}");
-            Failure::Problems(problems.into_iter().map(|one| one.note(note.clone())).collect())
-        }
-        stopped @ Failure::Stopped { .. } => stopped,
-    }
 }
 
 /// Reads a tests file. Returns the tests, each with its location for messages.

@@ -67,16 +67,7 @@ impl Cascade {
         let needs_device =
             |measure: &u16| measures.get(stages, *measure).needs().attention().is_some();
         let (on_devices, here): (Vec<u16>, Vec<u16>) = measures.indices().partition(needs_device);
-        let mut awaited = on_devices;
-        let mut next = 0;
-        while let Some(measure) = awaited.get(next) {
-            for guard in &cascade.before[usize::from(*measure)] {
-                if !awaited.contains(&guard.reads) {
-                    awaited.push(guard.reads);
-                }
-            }
-            next += 1;
-        }
+        let awaited = cascade.with_preceding(on_devices);
         let (first, rest) = here.into_iter().partition(|measure| awaited.contains(measure));
         (cascade.first, cascade.rest) = (cascade.rounds(first), cascade.rounds(rest));
         cascade
@@ -129,6 +120,20 @@ impl Cascade {
         Facts::new(only.into())
     }
 
+    /// Returns `measures`, then the measures that guards before any of them read, directly or not.
+    fn with_preceding(&self, mut measures: Vec<u16>) -> Vec<u16> {
+        let mut next = 0;
+        while let Some(measure) = measures.get(next) {
+            for guard in self.before(*measure) {
+                if !measures.contains(&guard.reads) {
+                    measures.push(guard.reads);
+                }
+            }
+            next += 1;
+        }
+        measures
+    }
+
     /// Groups measures into rounds that depend only on earlier rounds or on devices.
     fn rounds(&self, mut left: Vec<u16>) -> Vec<Vec<u16>> {
         let mut rounds = Vec::new();
@@ -150,23 +155,11 @@ impl Cascade {
 
     /// Returns the index of the first guard of a cycle: a measure that would precede itself.
     fn cycle(&self) -> Option<usize> {
-        let reaches = |from: u16| {
-            let mut seen = vec![from];
-            let mut next = 0;
-            while let Some(measure) = seen.get(next) {
-                for guard in self.before(*measure) {
-                    if guard.reads == from {
-                        return Some(guard.guard);
-                    }
-                    if !seen.contains(&guard.reads) {
-                        seen.push(guard.reads);
-                    }
-                }
-                next += 1;
-            }
-            None
-        };
-        (0..self.before.len() as u16).find_map(reaches)
+        (0..self.before.len() as u16).find_map(|measure| {
+            let all = self.with_preceding(vec![measure]);
+            let mut guards = all.iter().flat_map(|preceding| self.before(*preceding));
+            guards.find(|guard| guard.reads == measure).map(|guard| guard.guard)
+        })
     }
 }
 

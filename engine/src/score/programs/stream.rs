@@ -59,13 +59,9 @@ fn question_schema(program: &Program) -> SchemaRef {
     fields.push(if program.reads_text {
         Field::new("text", DataType::Utf8, false)
     } else {
-        Field::new("ids", list_of_ids(), false)
+        Field::new("ids", DataType::new_list(DataType::UInt32, false), false)
     });
     Arc::new(Schema::new(fields))
-}
-
-fn list_of_ids() -> DataType {
-    DataType::List(Arc::new(Field::new("item", DataType::UInt32, false)))
 }
 
 /// Columns that identify a row, in questions and answers.
