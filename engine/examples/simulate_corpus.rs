@@ -84,7 +84,9 @@ fn main() -> Answer<()> {
     let wanted = lock.identity.fingerprints();
     timed("scores (simulated)", || shape.write_scores(&plan, &lock, &wanted))?;
     let directory = &plan.directory;
-    let standing = timed("records", || Ok(score::valid_records(&plan, directory, &wanted)?))?;
+    let standing = timed("records", || {
+        Ok(units::valid_records(directory, &plan.dataset, &plan.units, &wanted)?)
+    })?;
     let progress = Progress::new(false);
     let scored: ScoreTotals =
         timed("accounting", || Ok(score::reuse(&plan, directory, standing, &progress)?))?;
@@ -302,14 +304,12 @@ impl Shape {
                 id: format!("document-of-unit-{number:08}-{document:02}"),
                 window: window as u32,
                 windows: self.windows_of(document) as u32,
-                token_start: window * WINDOW_TOKENS,
-                token_end: (window + 1) * WINDOW_TOKENS,
-                byte_start: None,
-                byte_end: None,
+                tokens: (window * WINDOW_TOKENS, (window + 1) * WINDOW_TOKENS),
+                bytes: None,
                 tokens_total,
                 tokens_scored: WINDOW_TOKENS,
                 content_hash: hash.clone(),
-                figures: vec![figures(&mut random)],
+                statistics: vec![figures(&mut random)],
             }));
         }
         rows

@@ -108,7 +108,7 @@ fn read(path: &Path) -> Result<Vec<(Test, String)>> {
     let mut sources = Sources::default();
     let source = sources.add_file(&name, &text);
     let mut problems = Problems::new(&sources);
-    let root = yaml::read(&text, Origin { source, line: 1, column: 1 }, &mut problems);
+    let root = yaml::read(&text, Origin { source, column: 1 }, &mut problems);
     let entries = root.as_ref().map_or(&[][..], Node::entries);
     let unknown = entries.iter().find(|entry| entry.key != "tests");
     let items = root.as_ref().and_then(|root| root.get("tests")).map_or(&[][..], Node::items);

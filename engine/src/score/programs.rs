@@ -9,6 +9,7 @@ mod stream;
 use std::collections::{BTreeMap, HashMap};
 use std::io::ErrorKind;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, PoisonError};
@@ -21,7 +22,8 @@ use crate::base::stop::Stop;
 use crate::base::text::quoted;
 use crate::plan::Plan;
 use crate::plan::programs::Program;
-use crate::storage::range_file::{Stamp, stamp};
+use crate::storage::files;
+use crate::storage::range_file::Stamp;
 use child::{Child, Failed};
 pub(crate) use stream::{Question, QuestionContent, Reply};
 
@@ -153,6 +155,11 @@ impl<'a> Programs<'a> {
     fn copies(&self, program: &Program) -> &Copies {
         &self.copies[&*program.settings.name]
     }
+}
+
+/// Returns the stamp of a local file; `None` if it is missing or cannot be read.
+fn stamp(path: &Path) -> Option<Stamp> {
+    files::stamp(path).ok().flatten()
 }
 
 fn edited_while_used(program: &Program, file: &str) -> Diagnostic {
