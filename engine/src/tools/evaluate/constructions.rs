@@ -194,25 +194,25 @@ const FACT_TOKENS: usize = 6;
 /// defined.
 fn plant(base: &Base<'_>, rng: &mut Rng) -> Option<(Vec<u32>, Vec<usize>)> {
     let tokens = base.window.len();
-    let room = tokens / 4 / FACTS;
-    if base.others.is_empty() || room < FACT_TOKENS {
+    let slot = tokens / 4 / FACTS;
+    if base.others.is_empty() || slot < FACT_TOKENS {
         return None;
     }
     let other = rng.below(base.others.len());
     let facts: Vec<&[u32]> = (0..FACTS).map(|_| base.span(other, FACT_TOKENS, rng)).collect();
     let order = rng.permutation(FACTS);
-    let place = |first: usize, rng: &mut Rng| -> Vec<usize> {
-        let spare = room - FACT_TOKENS + 1;
-        (0..FACTS).map(|fact| first + fact * room + rng.below(spare)).collect()
+    let positions = |first: usize, rng: &mut Rng| -> Vec<usize> {
+        let offsets = slot - FACT_TOKENS + 1;
+        (0..FACTS).map(|fact| first + fact * slot + rng.below(offsets)).collect()
     };
-    let front = place(0, rng);
-    let back = place(tokens - FACTS * room, rng);
+    let front = positions(0, rng);
+    let back = positions(tokens - FACTS * slot, rng);
     let mut window = base.window.to_vec();
     for fact in 0..FACTS {
         window[front[fact]..][..FACT_TOKENS].copy_from_slice(facts[fact]);
         window[back[fact]..][..FACT_TOKENS].copy_from_slice(facts[order[fact]]);
     }
-    Some((window, back.iter().flat_map(|place| *place..place + FACT_TOKENS).collect()))
+    Some((window, back.iter().flat_map(|start| *start..start + FACT_TOKENS).collect()))
 }
 
 fn plant_twin(base: &Base<'_>, rng: &mut Rng) -> Option<Vec<u32>> {
