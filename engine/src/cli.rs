@@ -29,7 +29,7 @@ use crate::tools::evaluate::EvaluateOptions;
 use crate::tools::map::MapOptions;
 use crate::tools::starter::StarterOptions;
 
-/// Select long documents whose parts belong together from a corpus.
+/// Arguments of the command line.
 #[derive(Debug, Parser)]
 #[command(name = "longsift", version, about, max_term_width = 110)]
 pub struct Cli {
@@ -240,7 +240,7 @@ pub enum Command {
     },
     /// Print a completion script for a shell.
     Completions {
-        /// The shell.
+        /// Shell that completes the commands.
         shell: Shell,
     },
     /// List caches and run directories, or clear some of them.
@@ -277,7 +277,7 @@ pub enum Command {
 /// A pipeline and its overrides.
 #[derive(Clone, Debug, Args)]
 pub struct PipelineArguments {
-    /// Pipeline file, or the run directory of a run to repeat.
+    /// Pipeline file or, except for `validate` and `test`, the run directory of a finished run, to use its recorded settings.
     pub pipeline: PathBuf,
     #[command(flatten)]
     pub overrides: Overrides,

@@ -49,7 +49,7 @@ pub enum StageSettings {
     LanguageModel(LanguageModel),
     /// Runs a program of your own that measures windows, or that measures and drops documents.
     External(External),
-    /// Combines the statistics of each window to one comparable score.
+    /// Combines the statistics of each window into one comparable score.
     Score(Score),
     /// Keeps the best samples.
     Filter(Filter),

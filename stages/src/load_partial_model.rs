@@ -26,8 +26,8 @@ pub struct LoadPartialModel {
     /// computed on GPUs and on processors with AMX; other processors compute in float32, and `longsift plan` prints the
     /// kernel. `int16` rounds queries and keys to 16-bit integers, each vector with its own scale; the table stays as
     /// large as with `f32`. A logit is off by 1e-4 of the logits' standard deviation (heads of 128), and products take
-    /// half as long on processors with VNNI. It requires an `x86_64` processor with AVX2; GPUs and ARM processors do
-    /// not support it.
+    /// half as long on processors with VNNI. It requires an `x86_64` processor with AVX2; other processors require
+    /// `--kernel portable-int16`, which is slow. GPUs do not support it.
     #[serde(default)]
     pub precision: Precision,
     /// Rotary base frequency (`rope_theta`) to use instead of the checkpoint's; frequency scaling is unchanged.

@@ -42,7 +42,7 @@ pub const EXIT_CODES: [(&str, &str, &str); 8] = [
     ("5", "`longsift diff` only: the runs differ", "no"),
     (
         "6",
-        "a check of the pipeline (`checks`, `on_drift: fail`) does not hold: nothing was written, scores are kept; or a test of `longsift test`",
+        "a check of the pipeline (`checks`, `on_drift: fail`) failed: nothing was written, scores are kept; or a test of `longsift test` failed",
         "no",
     ),
     ("129, 130, 143", "stopped by a signal (terminal closed, Ctrl-C, SIGTERM)", "yes: it resumes"),

@@ -72,10 +72,11 @@ pub struct EvaluateOptions {
     /// Seed of the sample of documents and of all random steps.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Documents per category and length.
+    /// Maximum number of documents of each category, for each window length. Categories are the classes of `--labels`,
+    /// otherwise the values of `score.within`.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub documents_per_category: u32,
-    /// Maximum number of categories (values of `score.within`) to sample.
+    /// Maximum number of categories to sample without `--labels`.
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub max_categories: u32,
     /// Construct only these kinds of windows: `pieces_8,dup`. Whole windows are always evaluated.

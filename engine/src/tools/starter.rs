@@ -36,8 +36,7 @@ pub struct StarterOptions {
     /// Column with the documents, text or token ids; by default detected by its name.
     #[arg(long, value_name = "COLUMN")]
     pub column: Option<String>,
-    /// Pipeline file to write; an existing one is kept. `pipeline.schema.json`, for editors, is written to the same
-    /// folder.
+    /// Pipeline file to write; fails if it exists. `pipeline.schema.json`, for editors, is written to the same folder.
     #[arg(long, value_name = "FILE", default_value = "pipeline.yaml")]
     pub output: PathBuf,
     /// Tokenizer: a folder with tokenizer.json, or a GGUF file; by default the model's.

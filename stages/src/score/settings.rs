@@ -9,7 +9,7 @@ use super::terms::{Combine, Standardise, Term};
 use crate::contract::{BrokenRule, Column, Location};
 use crate::measures::statistics;
 
-/// Combines the statistics of each window to one comparable score: terms `weight · standardised(statistic) + offset`,
+/// Combines the statistics of each window into one comparable score: terms `weight · standardised(statistic) + offset`,
 /// combined. A `formula` names the terms, or `terms` lists them. It needs the statistics of the whole corpus, so it
 /// runs after every window is measured, and takes seconds to run again when only its own settings change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
