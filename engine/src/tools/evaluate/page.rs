@@ -112,8 +112,8 @@ impl LengthResults {
         sections.push(self.section(
             "matrix",
             "Whole windows against constructed windows",
-            "How often a whole window ranks above one of the kind. pass: the interval lies above 0.5; weak: it contains 0.5; \
-             fail: it lies below.",
+            "How often a whole window ranks above a window of the kind. pass: the interval is above 0.5; weak: \
+             it contains 0.5; fail: it is below.",
             blocks,
         ));
         if documents > 0 {

@@ -56,8 +56,8 @@ impl LabelLength {
         let mut sections = vec![section(
             "labels",
             "Good classes against other classes",
-            "How often a good window ranks above one of the class (AUROC). pass: the interval lies above 0.5; weak: it contains 0.5; \
-             fail: it lies below.",
+            "How often a good window ranks above a window of the class (AUROC). pass: the interval is above 0.5; weak: \
+             it contains 0.5; fail: it is below.",
             blocks,
         )];
         if self.reports.is_empty() {
@@ -67,7 +67,7 @@ impl LabelLength {
             "kept",
             "Share of real text in the selection",
             "In the best 10, 25 and 50 % of the total weight. Chance is 0.5. Good and other classes have \
-             equal total weight, as have the classes of each side. In brackets: 95 % bootstrap intervals.",
+             equal total weight, divided equally among their classes. In brackets: 95 % bootstrap intervals.",
             vec![Block::Bars(self.shares()), self.share_table()],
         ));
         sections.push(section(
