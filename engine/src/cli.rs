@@ -277,7 +277,7 @@ pub enum Command {
 /// A pipeline and its overrides.
 #[derive(Clone, Debug, Args)]
 pub struct PipelineArguments {
-    /// Pipeline file or, except for `validate` and `test`, the run directory of a finished run, to use its recorded settings.
+    /// Pipeline file or, except for `validate` and `test`, a run directory, to use its recorded settings.
     pub pipeline: PathBuf,
     #[command(flatten)]
     pub overrides: Overrides,
