@@ -32,7 +32,7 @@ pub enum Formula {
 /// Seed of `random`.
 pub const DEFAULT_SEED: u64 = 1;
 
-/// Weight of the uniformity term of `longattn`, as published.
+/// Weight of `far_variance` in `longattn`, as published.
 pub const DEFAULT_ALPHA: f64 = 0.5;
 
 /// Offset of the attention component of `balanced-recurrence`: it decides the score only if it is this far below the
@@ -61,7 +61,7 @@ impl Formula {
         matches!(self, Self::BalancedRecurrence | Self::BalancedGain)
     }
 
-    /// Returns the terms and how they are combined. `alpha` weights the uniformity term of `longattn` and nothing
+    /// Returns the terms and how they are combined. `alpha` weights `far_variance` in `longattn` and nothing
     /// else; `is_measured`: whether the pipeline measures a statistic, for optional components.
     pub fn terms(self, alpha: f64, is_measured: impl Fn(&str) -> bool) -> (Vec<Term>, Combine) {
         let term = |statistic: &str, weight: f64| Term {

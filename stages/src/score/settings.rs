@@ -18,7 +18,7 @@ pub struct Score {
     /// Named score. Default `longattn`, unless `terms` are given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub formula: Option<Formula>,
-    /// Weight of the uniformity term of `longattn`, 0 to 100. Default 0.5, as published.
+    /// Weight of `far_variance` in `longattn`, 0 to 100. Default 0.5, as published.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0, max = 100.0))]
     pub alpha: Option<f64>,
