@@ -194,7 +194,7 @@ fn failed(
     };
     report_failure(cli, &failure);
     let is_stopped = matches!(failure, Failure::Stopped { .. });
-    summary.status = if is_stopped { "stopped" } else { "failed" }.to_owned();
+    if is_stopped { "stopped" } else { "failed" }.clone_into(&mut summary.status);
     summary.run_id.clone_from(&arguments.run_id);
     summary.exit_code = failure.exit_code();
     summary.error = Some(failure.to_string());

@@ -217,15 +217,17 @@ pub(super) fn refuse_foreign_data(
         |name: &String| !name.split('/').any(|part| part.starts_with('.')) && !own.contains(name);
     let foreign: Vec<String> = directory.data_files()?.into_iter().filter(foreign).collect();
     let Some(first) = foreign.first() else { return Ok(()) };
-    let (why, hint) = if ours.iter().any(|part| part.path == *first) {
-        ("was changed after a run wrote it", "move them away, or replace them with `--fresh`")
-    } else {
-        ("no run of this output wrote", "move them away, or use another `output.path`")
+    let (more, them) = match foreign.len() {
+        1 => (String::new(), "it"),
+        files => (format!(" ({} such files)", text::count(files as u64)), "them"),
     };
-    let more = match foreign.len() {
-        1 => String::new(),
-        files => format!(" ({} such files)", text::count(files as u64)),
+    let (why, otherwise) = if ours.iter().any(|part| part.path == *first) {
+        ("was changed after a run wrote it", format!("replace {them} with `--fresh`"))
+    } else {
+        ("no run of this output wrote", "use another `output.path`".to_owned())
     };
     let message = format!("`{}` contains `{first}`, which {why}{more}", data.display());
-    Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into())
+    Err(Diagnostic::error(Blame::Pipeline, message)
+        .hint(format!("move {them} away, or {otherwise}"))
+        .into())
 }

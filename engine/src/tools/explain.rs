@@ -557,7 +557,8 @@ fn shown(value: &Value) -> String {
 
 impl fmt::Display for Explanation {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(formatter, "{}, window {} of {}", quoted(&self.id), self.window, self.windows)?;
+        let (id, last) = (quoted(&self.id), self.windows.saturating_sub(1));
+        writeln!(formatter, "{id}, window {} of 0–{last}", self.window)?;
         writeln!(
             formatter,
             "  {} row {}, tokens {} to {}, {} scored",
