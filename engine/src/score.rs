@@ -76,8 +76,10 @@ fn score_units(
 ) -> Result<()> {
     std::thread::scope(|scope| {
         let (sender, batches) = sync_channel(1);
-        scope
-            .spawn(move || unit::read_ahead(context, units.iter().map(|(_, unit)| *unit), &sender));
+        // A closed channel means that the receiver has stopped.
+        scope.spawn(move || {
+            units.iter().try_for_each(|(_, unit)| unit::read_unit(context, unit, &sender))
+        });
         let done = units.iter().try_for_each(|(index, unit)| {
             context.stop.check()?;
             let scored_unit = unit::score(context, unit, &batches)?;

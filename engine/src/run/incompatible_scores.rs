@@ -90,14 +90,10 @@ pub(super) fn incompatible_scores(
 
 /// Finds a recorded kernel that was removed from longsift, and its replacement.
 fn removed_kernel(measures: &[(String, Vec<String>)]) -> Option<(&str, Kernel)> {
-    let lines = measures.iter().flat_map(|(_, lines)| lines);
-    let mut recorded = lines.filter_map(|line| recorded_kernel(line));
-    recorded.find_map(|name| Some((name, Kernel::replacement_of(name)?)))
-}
-
-/// Returns the recorded kernel from a line of differences.
-fn recorded_kernel(line: &str) -> Option<&str> {
-    Some(parse_kernels(line)?.1)
+    measures.iter().flat_map(|(_, lines)| lines).find_map(|line| {
+        let (_, recorded) = parse_kernels(line)?;
+        Some((recorded, Kernel::replacement_of(recorded)?))
+    })
 }
 
 /// Returns the current and the recorded kernel, or backend, from a line of differences.
@@ -111,8 +107,10 @@ fn parse_kernels(line: &str) -> Option<(&str, &str)> {
 fn options_before(measures: &[(String, Vec<String>)]) -> Option<String> {
     let mut lines = measures.iter().flat_map(|(_, lines)| lines);
     let (now, before) = lines.clone().find_map(|line| parse_kernels(line))?;
-    let only_kernel_differs = lines
-        .all(|line| line.starts_with("table_kernel: ") || recorded_kernel(line) == Some(before));
+    let only_kernel_differs = lines.all(|line| {
+        line.starts_with("table_kernel: ")
+            || parse_kernels(line).is_some_and(|(_, recorded)| recorded == before)
+    });
     let backends = [now, before].map(BackendName::recorded);
     let options = match backends {
         [BackendName::Own, BackendName::Candle] if cfg!(feature = "candle") => {

@@ -136,15 +136,11 @@ impl<'a> Programs<'a> {
         Ok(())
     }
 
-    /// Checks that no program was edited, before answers are recorded under the digests of its files.
+    /// Checks that a program was not edited, before answers are recorded under the digests of its files.
     ///
     /// # Errors
     /// A file has changed, even if the change was undone.
-    pub(crate) fn check_all_unedited(&self, plan: &Plan) -> Result<()> {
-        plan.programs.iter().try_for_each(|program| self.check_unedited(program))
-    }
-
-    fn check_unedited(&self, program: &Program) -> Result<()> {
+    pub(super) fn check_unedited(&self, program: &Program) -> Result<()> {
         let stamps = &self.copies(program).stamps;
         match program.files.iter().zip(stamps).find(|((_, path), then)| stamp(path) != **then) {
             Some(((file, _), _)) => Err(edited_while_used(program, file).into()),

@@ -20,12 +20,12 @@ use crate::base::counts::{Counts, count};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::base::text::{quoted, quoted_group};
-use crate::dataset::documents::{self, Document};
+use crate::dataset::documents;
 use crate::dataset::lost_row_groups::LostRowGroups;
 use crate::dataset::part::PartWriter;
 use crate::dataset::read::{ReadError, RowGroupError};
 use crate::dataset::units::WorkUnit;
-use crate::plan::calibrated_groups::{self, CalibratedGroups};
+use crate::plan::calibrated_groups;
 use crate::plan::sampling;
 use crate::run_directory::dropped::{self, DroppedRow};
 use crate::run_directory::quarantine::{self, BadRow};
@@ -46,16 +46,6 @@ pub(super) enum FromReader {
     Restart,
     /// End of the unit, with its row groups that could not be used.
     End(LostRowGroups),
-}
-
-/// Reads and tokenises `units` until all are read, one fails, or the receiver is closed.
-pub(super) fn read_ahead<'u>(
-    context: &ScoreContext<'_>,
-    mut units: impl Iterator<Item = &'u WorkUnit>,
-    sender: &SyncSender<FromReader>,
-) {
-    // A closed channel means that the receiver has stopped.
-    let _ = units.try_for_each(|unit| read_unit(context, unit, sender));
 }
 
 /// Reason for not reading a unit to its end.
@@ -86,8 +76,8 @@ impl From<ReadError> for Interruption {
     }
 }
 
-/// Reads all usable row groups of a unit.
-fn read_unit(
+/// Reads and tokenises all usable row groups of a unit, until one fails or the receiver is closed.
+pub(super) fn read_unit(
     context: &ScoreContext<'_>,
     unit: &WorkUnit,
     sender: &SyncSender<FromReader>,
@@ -127,7 +117,11 @@ fn read_without(
     let mut judge = Judge::open(context, unit)?;
     while let Some(batch) = progress.timed("read", || documents.next()) {
         let batch = batch?;
-        let unknown = groups.map(|(known, _)| documents_of_unknown_groups(known, &batch));
+        // Groups that the calibration lacks, by row of their documents.
+        let unknown = groups.map(|(known, _)| {
+            let unknown = batch.iter().filter(|document| !known.contains(&document.label));
+            unknown.map(|document| (document.row, document.label.clone())).collect()
+        });
         let judged = judge.judge(batch)?;
         let prepared = progress.timed("tokenize", || prepare(plan, &unit.file_path, judged));
         if let Some(unknown) = unknown {
@@ -136,15 +130,6 @@ fn read_without(
         sender.send(FromReader::Batch(Ok(prepared)))?;
     }
     Ok(judge.finish()?)
-}
-
-/// Returns the groups that a calibration lacks, by row of their documents.
-fn documents_of_unknown_groups(
-    known: &CalibratedGroups,
-    documents: &[Document],
-) -> BTreeMap<u64, Option<String>> {
-    let unknown = documents.iter().filter(|document| !known.contains(&document.label));
-    unknown.map(|document| (document.row, document.label.clone())).collect()
 }
 
 /// Refuses the first document that has windows to measure, but a group that the calibration lacks: the selection could not
@@ -166,7 +151,7 @@ fn refuse_unknown_group(
     Ok(())
 }
 
-/// Scores `unit` from the messages of [`read_ahead`] and commits its record, unless another process does so first.
+/// Scores `unit` from the messages of [`read_unit`] and commits its record, unless another process does so first.
 pub(super) fn score(
     context: &ScoreContext<'_>,
     unit: &WorkUnit,
@@ -422,7 +407,8 @@ impl<'a> OpenUnit<'a> {
             .hint("the file is damaged or was replaced while it was read; restore it and run again")
             .into());
         }
-        context.programs.check_all_unedited(context.plan)?;
+        let mut programs = context.plan.programs.iter();
+        programs.try_for_each(|program| context.programs.check_unedited(program))?;
         let scores = Part::new(self.scores_path, &self.scores.finish()?);
         let dropped = dropped::write(
             &context.directory.root,
