@@ -17,7 +17,7 @@ use longsift_stages::score::presets::{DEFAULT_ALPHA, DEFAULT_SEED, Formula};
 use longsift_stages::tokenize::encoder::Encoder;
 use longsift_stages::tokenize::{ShortDocuments, WINDOWS_VERSION, Windows};
 use longsift_stages::{Filter, LoadPartialModel, Reads, Role, Score, ShardAcrossDevices, Tokenize};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::columns;
 use crate::base::diagnostic::{Blame, Diagnostic};
@@ -157,26 +157,13 @@ pub fn whole_model_digests(
     Ok(digests)
 }
 
+/// Objects of facts.
 #[derive(Default)]
 struct IdentityParts {
-    windows: Map<String, Value>,
+    windows: Value,
     /// Facts that attention depends on, except its own settings.
-    attention: Map<String, Value>,
-    selection: Map<String, Value>,
-}
-
-impl IdentityParts {
-    fn window(&mut self, name: &str, value: impl Into<Value>) {
-        self.windows.insert(name.to_owned(), value.into());
-    }
-
-    fn attention(&mut self, name: &str, value: impl Into<Value>) {
-        self.attention.insert(name.to_owned(), value.into());
-    }
-
-    fn selection(&mut self, name: &str, value: impl Into<Value>) {
-        self.selection.insert(name.to_owned(), value.into());
-    }
+    attention: Value,
+    selection: Value,
 }
 
 /// Returns the identity of a run of `plan`, which covers everything except the rows of its input.
@@ -202,8 +189,10 @@ pub fn identity(plan: &Plan, digests: &Digests) -> Identity {
             // Measures state their own facts, below.
             Role::Measure(_) => {}
             Role::Rows(stage) => {
-                for (fact, value) in measure_facts(stage, digests, Map::new()) {
-                    parts.window(&format!("{DOCUMENTS_PREFIX}{}.{fact}", stage.name), value);
+                let facts = measure_facts(stage, digests, Value::Null);
+                for (fact, value) in facts.as_object().into_iter().flatten() {
+                    parts.windows[format!("{DOCUMENTS_PREFIX}{}.{fact}", stage.name)] =
+                        json!(value);
                 }
             }
             Role::Score(stage) => score_facts(stage, digests, &mut parts),
@@ -218,21 +207,21 @@ pub fn identity(plan: &Plan, digests: &Digests) -> Identity {
             .map(|statistic| statistic.name.as_str())
             .collect();
         if !largest.is_empty() && program.settings.reads != Reads::Document {
-            parts.selection(&format!("{}.merged_by_max", program.settings.name), json!(largest));
+            parts.selection[format!("{}.merged_by_max", program.settings.name)] = json!(largest);
         }
     }
     let statistics = plan.measures.statistics();
     let written: Vec<&str> =
         columns::output_statistics(&statistics).map(|column| &*column.name).collect();
-    parts.selection("output.statistics", json!(written));
+    parts.selection["output.statistics"] = json!(written);
     let IdentityParts { windows, attention, selection } = parts;
     let facts_of = |index: u16, measure: &dyn Measure| {
         let needs_attention = measure.needs().attention().is_some();
-        let mut all = if needs_attention { attention.clone() } else { Map::new() };
+        let mut all = if needs_attention { attention.clone() } else { Value::Null };
         if let Some(whole) = plan.whole_models.get(&index) {
-            all.extend(whole_model_facts(whole, digests.whole_models.get(&whole.measure)));
+            whole_model_facts(whole, digests, &mut all);
         }
-        Facts::new(measure_facts(measure, digests, all).into())
+        Facts::new(measure_facts(measure, digests, all))
     };
     let fingerprint = |index| facts_of(index, plan.measure(index)).fingerprint();
     let measures =
@@ -241,45 +230,35 @@ pub fn identity(plan: &Plan, digests: &Digests) -> Identity {
             (columns.measure.clone(), MeasureFacts { facts: facts_of(index, measure), only })
         });
     let measures = measures.collect();
-    let (windows, selection) = (Facts::new(windows.into()), Facts::new(selection.into()));
-    Identity { windows, measures, selection }
+    Identity { windows: Facts::new(windows), measures, selection: Facts::new(selection) }
 }
 
 /// Returns the facts that the statistics of a measure depend on; `all`: facts outside its settings.
-fn measure_facts(
-    measure: &dyn Measure,
-    digests: &Digests,
-    mut all: Map<String, Value>,
-) -> Map<String, Value> {
+fn measure_facts(measure: &dyn Measure, digests: &Digests, mut all: Value) -> Value {
     let needs = measure.needs();
     let versions = needs.evidence.iter().flat_map(Request::versions);
     for (name, version) in versions.copied().chain([("version", measure.version())]) {
-        all.insert(name.to_owned(), version.into());
+        all[name] = json!(version);
     }
     if let Value::Object(facts) = measure.facts() {
-        all.extend(facts);
+        facts.into_iter().for_each(|(fact, value)| all[fact] = value);
     }
     if needs.answers().is_some() {
         let files = measure.name().and_then(|name| digests.programs.get(name));
         for (file, digest) in files.into_iter().flatten() {
-            all.insert(format!("file {file}"), digest.as_str().into());
+            all[format!("file {file}")] = json!(digest);
         }
     }
     all
 }
 
-/// Returns the facts of a whole model, except the settings of the measure.
-fn whole_model_facts(
-    whole: &WholeModelPlan,
-    digests: Option<&WholeModelDigests>,
-) -> Map<String, Value> {
-    let mut facts = Map::new();
-    facts.insert("model".to_owned(), whole.model.description_digest().into());
-    if let Some(WholeModelDigests { weights, kernel }) = digests {
-        facts.insert("model_weights".to_owned(), weights.clone().into());
-        facts.insert("model_kernel".to_owned(), kernel.clone().into());
+/// Adds the facts of a whole model, except the settings of the measure.
+fn whole_model_facts(whole: &WholeModelPlan, digests: &Digests, all: &mut Value) {
+    all["model"] = json!(whole.model.description_digest());
+    if let Some(WholeModelDigests { weights, kernel }) = digests.whole_models.get(&whole.measure) {
+        all["model_weights"] = json!(weights);
+        all["model_kernel"] = json!(kernel);
     }
-    facts
 }
 
 fn input_facts(plan: &Plan, input: &Input, parts: &mut IdentityParts) {
@@ -311,15 +290,16 @@ fn input_facts(plan: &Plan, input: &Input, parts: &mut IdentityParts) {
         ContentColumn::Text(column) => format!("text `{column}`"),
         ContentColumn::Tokens(column) => format!("tokens `{column}`"),
     };
-    parts.window("content", content);
+    parts.windows["content"] = json!(content);
     if let Some(lines) = &plan.dataset.lines {
-        parts.window("schema", format!("{}: {}", lines.forms.join(" and "), lines.columns));
+        parts.windows["schema"] =
+            json!(format!("{}: {}", lines.forms.join(" and "), lines.columns));
     }
-    parts.window("id_column", json!(id_column));
-    parts.window("max_document_bytes", *max_document_bytes);
+    parts.windows["id_column"] = json!(id_column);
+    parts.windows["max_document_bytes"] = json!(max_document_bytes);
     if !plan.input_before.is_empty() {
         let list = serde_json::to_vec(&plan.input_before).expect("plain data");
-        parts.selection("input.since", text::sha256_hex(&list));
+        parts.selection["input.since"] = json!(text::sha256_hex(&list));
     }
 }
 
@@ -341,11 +321,11 @@ fn model_facts(
         strict_positions: _,
     } = stage;
     if let Some(digests) = &digests.attention {
-        parts.attention("weights", digests.weights.clone());
+        parts.attention["weights"] = json!(digests.weights);
     }
     let layer = plan.attention.as_ref().map(|attention| attention.model.spec().digest());
-    parts.attention("layer", layer);
-    parts.attention("precision", precision.name());
+    parts.attention["layer"] = json!(layer);
+    parts.attention["precision"] = json!(precision.name());
 }
 
 fn tokenize_facts(plan: &Plan, stage: &Tokenize, parts: &mut IdentityParts) {
@@ -359,19 +339,19 @@ fn tokenize_facts(plan: &Plan, stage: &Tokenize, parts: &mut IdentityParts) {
         tokenizer: _,
         special_tokens_in_text,
     } = stage;
-    parts.window("windows_version", WINDOWS_VERSION);
-    parts.window("window_tokens", *window_tokens);
-    parts.window("windows", json!(windows));
-    parts.window("short_documents", json!(short_documents));
-    parts.window("bos", plan.bos.count);
-    parts.window("bos_id", (plan.bos.count > 0).then_some(plan.bos.id));
-    parts.window("tokenizer", plan.encoder.as_ref().map(Encoder::digest));
+    parts.windows["windows_version"] = json!(WINDOWS_VERSION);
+    parts.windows["window_tokens"] = json!(window_tokens);
+    parts.windows["windows"] = json!(windows);
+    parts.windows["short_documents"] = json!(short_documents);
+    parts.windows["bos"] = json!(plan.bos.count);
+    parts.windows["bos_id"] = json!((plan.bos.count > 0).then_some(plan.bos.id));
+    parts.windows["tokenizer"] = json!(plan.encoder.as_ref().map(Encoder::digest));
     if plan.encoder.is_some() {
-        parts.window("special_tokens_in_text", json!(special_tokens_in_text));
+        parts.windows["special_tokens_in_text"] = json!(special_tokens_in_text);
     }
     // If all windows are full, none is too short for a measure, so another measure does not change them.
     if *short_documents == ShortDocuments::Score || *windows == Windows::WholeDocument {
-        parts.window("min_tokens", plan.measures.min_tokens);
+        parts.windows["min_tokens"] = json!(plan.measures.min_tokens);
     }
 }
 
@@ -388,8 +368,8 @@ fn device_facts(stage: &ShardAcrossDevices, digests: &Digests, parts: &mut Ident
         memory_wait_seconds: _,
     } = stage;
     if let Some(AttentionDigests { kernels, .. }) = &digests.attention {
-        parts.attention("kernel", kernels.windows.clone());
-        parts.attention("table_kernel", kernels.weights.clone());
+        parts.attention["kernel"] = json!(kernels.windows);
+        parts.attention["table_kernel"] = json!(kernels.weights);
     }
 }
 
@@ -410,47 +390,47 @@ fn score_facts(stage: &Score, digests: &Digests, parts: &mut IdentityParts) {
         on_drift: _,
     } = stage;
     if terms.is_some() {
-        parts.selection("score.terms", json!(terms));
-        parts.selection("score.combine", json!(combine.unwrap_or_default()));
+        parts.selection["score.terms"] = json!(terms);
+        parts.selection["score.combine"] = json!(combine.unwrap_or_default());
     } else {
         let formula = formula.unwrap_or_default();
-        parts.selection("score.formula", formula.name());
+        parts.selection["score.formula"] = json!(formula.name());
         if let Some(version) = formula.version() {
-            parts.selection("score.formula_version", version);
+            parts.selection["score.formula_version"] = json!(version);
         }
         if formula == Formula::Longattn {
-            parts.selection("score.alpha", alpha.unwrap_or(DEFAULT_ALPHA));
+            parts.selection["score.alpha"] = json!(alpha.unwrap_or(DEFAULT_ALPHA));
         }
         if formula == Formula::Random {
-            parts.selection("score.seed", seed.unwrap_or(DEFAULT_SEED));
+            parts.selection["score.seed"] = json!(seed.unwrap_or(DEFAULT_SEED));
         }
     }
-    parts.selection(SELECTION, SELECTION_VERSION);
-    parts.selection("score.standardise", json!(standardise));
-    parts.selection("score.max_relative_error", *max_relative_error);
-    parts.selection("score.within", json!(within));
-    parts.selection("score.document_score", json!(document_score));
-    parts.selection(CALIBRATION, json!(digests.calibration));
+    parts.selection[SELECTION] = json!(SELECTION_VERSION);
+    parts.selection["score.standardise"] = json!(standardise);
+    parts.selection["score.max_relative_error"] = json!(max_relative_error);
+    parts.selection["score.within"] = json!(within);
+    parts.selection["score.document_score"] = json!(document_score);
+    parts.selection[CALIBRATION] = json!(digests.calibration);
 }
 
 fn filter_facts(stage: &Filter, parts: &mut IdentityParts) {
     let Filter { guards, keep_fraction, keep_tokens, budgets, min_score, mark_only, not_measured } =
         stage;
     if !guards.is_empty() {
-        parts.selection("filter.guards", json!(guards));
-        parts.selection("score.standardised_over", "passing");
+        parts.selection["filter.guards"] = json!(guards);
+        parts.selection["score.standardised_over"] = json!("passing");
     }
-    parts.selection("filter.keep_fraction", json!(keep_fraction));
-    parts.selection("filter.keep_tokens", json!(keep_tokens));
+    parts.selection["filter.keep_fraction"] = json!(keep_fraction);
+    parts.selection["filter.keep_tokens"] = json!(keep_tokens);
     if budgets.is_some() {
-        parts.selection("filter.budgets", json!(budgets));
+        parts.selection["filter.budgets"] = json!(budgets);
     }
-    parts.selection("filter.min_score", json!(min_score));
+    parts.selection["filter.min_score"] = json!(min_score);
     if not_measured.unwrap_or_default() != NotMeasured::Drop {
-        parts.selection("filter.not_measured", json!(not_measured));
+        parts.selection["filter.not_measured"] = json!(not_measured);
     }
     if *mark_only {
-        parts.selection("filter.mark_only", true);
+        parts.selection["filter.mark_only"] = json!(true);
     }
 }
 
@@ -472,22 +452,22 @@ fn output_facts(output: &Output, parts: &mut IdentityParts) {
         report: _,
     } = output;
     if *format != OutputFormat::Parquet {
-        parts.selection("output.format", json!(format));
-        parts.selection("output.sequence_tokens", json!(sequence_tokens));
-        parts.selection("output.end_token", json!(end_token));
+        parts.selection["output.format"] = json!(format);
+        parts.selection["output.sequence_tokens"] = json!(sequence_tokens);
+        parts.selection["output.end_token"] = json!(end_token);
     }
     if *card {
-        parts.selection("output.card", true);
+        parts.selection["output.card"] = json!(true);
     }
-    parts.selection("output.samples", json!(samples));
-    parts.selection("output.compression", json!(compression));
-    parts.selection("output.part_bytes", *part_bytes);
+    parts.selection["output.samples"] = json!(samples);
+    parts.selection["output.compression"] = json!(compression);
+    parts.selection["output.part_bytes"] = json!(part_bytes);
     if *mirror {
-        parts.selection("output.mirror", true);
+        parts.selection["output.mirror"] = json!(true);
     }
-    parts.selection("output.report_by", json!(report_by));
+    parts.selection["output.report_by"] = json!(report_by);
     if !compare.is_empty() {
-        parts.selection("output.compare", json!(compare));
+        parts.selection["output.compare"] = json!(compare);
     }
 }
 
