@@ -40,6 +40,7 @@ use crate::run_directory::units::{self, Part, UnitRecord};
 use crate::spec::Overrides;
 use amounts::OtherAmount;
 use choice::SelectionSettings;
+use excerpts::Texts;
 use gather::{CountSources, GroupRules, Lists};
 use groups::GroupReport;
 use machine::Machine;
@@ -210,7 +211,7 @@ impl Overview {
             Vec::new()
         };
         let unit = |unit: usize| by_name.get(&manifest.units[unit].unit).copied();
-        let texts = groups::Texts { plan: plan.filter(|_| sources.text), unit: &unit };
+        let texts = Texts { plan: plan.filter(|_| sources.text), unit: &unit };
         let rejected = rejected::build(
             &summary.guards,
             &gathering.guards,

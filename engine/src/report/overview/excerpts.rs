@@ -71,51 +71,48 @@ fn fitting(letters: impl Iterator<Item = char>) -> usize {
     bytes.take_while(|bytes| *bytes <= MAX_BYTES).count()
 }
 
-/// Returns the excerpts of samples, in order; `None` if the document is no longer readable. `units`: position in the
-/// plan of a sample's unit.
-pub(super) fn for_picks(
-    plan: &Plan,
-    picks: &[&Pick],
-    units: impl Fn(usize) -> Option<usize>,
-) -> Result<Vec<Option<Excerpt>>> {
-    let mut excerpts = vec![None; picks.len()];
-    read(plan, picks, units, |index, content| {
-        excerpts[index] = sample_excerpt(picks[index], content);
-    })?;
-    Ok(excerpts)
+/// Access to the texts of samples.
+pub(super) struct Texts<'a> {
+    /// Plan of the input; `None` if no texts are shown.
+    pub(super) plan: Option<&'a Plan>,
+    /// Position in the plan of a unit of the manifest.
+    pub(super) unit: &'a dyn Fn(usize) -> Option<usize>,
 }
 
-/// Calls `each` with the index and the document of each sample whose document is still readable.
-pub(super) fn read(
-    plan: &Plan,
-    picks: &[&Pick],
-    units: impl Fn(usize) -> Option<usize>,
-    mut each: impl FnMut(usize, &DocumentContent),
-) -> Result<()> {
-    let mut by_unit: BTreeMap<usize, BTreeMap<u64, Vec<usize>>> = BTreeMap::new();
-    for (index, pick) in picks.iter().enumerate() {
-        if let Some(unit) = units(pick.unit()) {
-            let rows = by_unit.entry(unit).or_default();
-            rows.entry(pick.place.input_row).or_default().push(index);
-        }
-    }
-    for (unit, by_row) in by_unit {
-        plan.options.stop.check()?;
-        let wanted: Vec<u64> = by_row.keys().copied().collect();
-        // Rows are read one at a time, because documents may be large.
-        for batch in rows::read_rows(&plan.dataset, &plan.units[unit], &wanted, 1)? {
-            let (numbers, batch) = batch?;
-            let contents = document_contents(&plan.dataset, &batch, &plan.columns)?;
-            for (row, content) in numbers.iter().zip(contents) {
-                let Ok(content) = content else { continue };
-                by_row[row].iter().for_each(|index| each(*index, &content));
+impl Texts<'_> {
+    /// Calls `each` with the plan, and the index and the document of each sample whose document is still readable.
+    pub(super) fn read(
+        &self,
+        picks: &[&Pick],
+        mut each: impl FnMut(&Plan, usize, &DocumentContent),
+    ) -> Result<()> {
+        let Some(plan) = self.plan else { return Ok(()) };
+        let mut by_unit: BTreeMap<usize, BTreeMap<u64, Vec<usize>>> = BTreeMap::new();
+        for (index, pick) in picks.iter().enumerate() {
+            if let Some(unit) = (self.unit)(pick.unit()) {
+                let rows = by_unit.entry(unit).or_default();
+                rows.entry(pick.place.input_row).or_default().push(index);
             }
         }
+        for (unit, by_row) in by_unit {
+            plan.options.stop.check()?;
+            let wanted: Vec<u64> = by_row.keys().copied().collect();
+            // Rows are read one at a time, because documents may be large.
+            for batch in rows::read_rows(&plan.dataset, &plan.units[unit], &wanted, 1)? {
+                let (numbers, batch) = batch?;
+                let contents = document_contents(&plan.dataset, &batch, &plan.columns)?;
+                for (row, content) in numbers.iter().zip(contents) {
+                    let Ok(content) = content else { continue };
+                    by_row[row].iter().for_each(|index| each(plan, *index, &content));
+                }
+            }
+        }
+        Ok(())
     }
-    Ok(())
 }
 
-fn sample_excerpt(pick: &Pick, content: &DocumentContent) -> Option<Excerpt> {
+/// Returns the excerpt of a sample; `None` if its window is no longer in the document.
+pub(super) fn sample_excerpt(pick: &Pick, content: &DocumentContent) -> Option<Excerpt> {
     let (place, window) = (pick.place, pick.window().is_some());
     match content {
         DocumentContent::Text(text) if window => {

@@ -8,12 +8,11 @@ use serde::Serialize;
 
 use super::bins::{BinSums, ReportHistogram};
 use super::choice::SelectionSettings;
-use super::excerpts::{self, Excerpt};
+use super::excerpts::{Excerpt, Texts, sample_excerpt};
 use super::gather::{GroupCounts, OUTCOMES, SampleOutcome};
 use super::picks::{Pick, PickKind};
 use crate::base::error::Result;
 use crate::base::text::{count, value_name};
-use crate::plan::Plan;
 use crate::report::amount::Amount;
 use crate::run_directory::calibration::{CalibratedGroup, Calibration, GroupDrift};
 
@@ -60,12 +59,6 @@ pub(crate) struct ShownSample {
     pub(crate) reason: Option<String>,
     pub(crate) statistics: BTreeMap<String, Option<f64>>,
     pub(crate) text: Option<Excerpt>,
-}
-
-pub(super) struct Texts<'a> {
-    pub(super) plan: Option<&'a Plan>,
-    /// Position in the plan of a unit of the manifest.
-    pub(super) unit: &'a dyn Fn(usize) -> Option<usize>,
 }
 
 /// Returns the groups that are shown separately: those with the most samples, sorted by value. If the calibration
@@ -138,10 +131,10 @@ fn samples(
     texts: &Texts<'_>,
 ) -> Result<Vec<ShownSample>> {
     let all: Vec<&Pick> = picks.iter().map(|(_, pick)| pick).collect();
-    let excerpts = match texts.plan {
-        Some(plan) => excerpts::for_picks(plan, &all, texts.unit)?,
-        None => vec![None; all.len()],
-    };
+    let mut excerpts = vec![None; all.len()];
+    texts.read(&all, |_, index, content| {
+        excerpts[index] = sample_excerpt(all[index], content);
+    })?;
     let finite = |value: f64| Some(value).filter(|value| value.is_finite());
     let shown = picks.iter().zip(excerpts).map(|((kind, pick), text)| {
         let tokens = match pick.window() {

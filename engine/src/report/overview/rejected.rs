@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use serde::Serialize;
 
-use super::excerpts;
+use super::excerpts::Texts;
 use super::gather::GroupCounts;
-use super::groups::{self, Texts};
+use super::groups;
 use super::picks::{Pick, Picks};
 use crate::base::error::Result;
 use crate::base::text::{count, line_safe};
@@ -103,11 +103,9 @@ fn windows(
 ) -> Result<Vec<RejectedWindow>> {
     let all: Vec<&Pick> = picks.iter().collect();
     let mut found = vec![Vec::new(); picks.len()];
-    if let Some(plan) = texts.plan {
-        excerpts::read(plan, &all, texts.unit, |index, content| {
-            found[index] = passages_of(plan, statistic, all[index], content).unwrap_or_default();
-        })?;
-    }
+    texts.read(&all, |plan, index, content| {
+        found[index] = passages_of(plan, statistic, all[index], content).unwrap_or_default();
+    })?;
     let window = |(pick, passages): (&Pick, Vec<Passage>)| RejectedWindow {
         id: pick.id.clone(),
         window: pick.place.window,
