@@ -66,11 +66,10 @@ impl Estimate {
         let settings = spec.tokenize();
         let window = u64::from(settings.window_tokens);
         let limit = spec.pipeline.input.memory_limit_bytes;
-        let share =
-            units.iter().map(|unit| unit.rows).sum::<u64>() as f64 / dataset.rows().max(1) as f64;
+        let rows = units.iter().map(|unit| unit.rows).sum::<u64>();
+        let share = rows as f64 / dataset.rows().max(1) as f64;
         let content_bytes = dataset.column_bytes(columns.content.name());
         let tokens = (content_bytes as f64 * share) as u64 / BYTES_PER_TOKEN;
-        let rows = units.iter().map(|unit| unit.rows).sum::<u64>();
         let windows = match (settings.windows, settings.short_documents) {
             (Windows::WholeDocument, _) => rows,
             (_, ShortDocuments::Drop) => tokens / window,

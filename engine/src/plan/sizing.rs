@@ -127,6 +127,41 @@ impl Sizing {
         let least_gpu_hours = least_seconds.map(|seconds| seconds * cards.len() as f64 / 3600.0);
         Ok(Self { cards: placed, windows, whole_models, least_seconds, least_gpu_hours, warnings })
     }
+
+    /// Returns the placement lines of a plan, with equal GPUs combined.
+    pub fn placement(&self) -> Vec<String> {
+        let mut lines: Vec<(usize, &GpuPlacement)> = Vec::new();
+        for placed in &self.cards {
+            match lines.iter_mut().find(|(_, other)| *other == placed) {
+                Some((number, _)) => *number += 1,
+                None => lines.push((1, placed)),
+            }
+        }
+        lines.into_iter().map(|(number, placed)| format!("{number} × {placed}")).collect()
+    }
+
+    pub fn time(&self) -> String {
+        let windows = count(self.windows);
+        let linear = self.whole_models.iter().find(|whole| whole.operations.is_none());
+        match (self.least_seconds.zip(self.least_gpu_hours), linear) {
+            (Some((seconds, hours)), _) => {
+                let each = self.whole_models.iter().map(WholeModelTime::in_words);
+                format!(
+                    "at least {} ({} of GPU time) for about {windows} windows{}: a roofline bound from data sheets, which no kernel reaches",
+                    duration(seconds),
+                    duration(3600.0 * hours),
+                    each.collect::<String>()
+                )
+            }
+            (None, Some(whole)) => format!(
+                "not estimated for about {windows} windows: GPUs do not compute the gated linear attention of `{}`",
+                whole.measure
+            ),
+            (None, None) => format!(
+                "not estimated for about {windows} windows: a GPU's speed is unknown, or nothing fits"
+            ),
+        }
+    }
 }
 
 impl WholeModelTime {
@@ -159,6 +194,20 @@ impl WholeModelTime {
             least_seconds: of_cards.as_ref().map(|of| windows as f64 / rate(of)),
             bound_by: of_cards.and_then(|of| Some(of.first()?.1)),
         }
+    }
+
+    /// Describes the time of this model as a share of the whole time, with its limit and precision.
+    fn in_words(&self) -> String {
+        let Self { measure, windows, precision, .. } = self;
+        let (Some(seconds), Some(by)) = (self.least_seconds, self.bound_by) else {
+            return String::new();
+        };
+        let precision = precision.name();
+        format!(
+            ", of which {} for `{measure}` if guards reject none of its {} ({by}, {precision})",
+            duration(seconds),
+            count(*windows)
+        )
     }
 }
 
@@ -310,59 +359,6 @@ impl fmt::Display for GpuPlacement {
             write!(f, "; at least {} a window ({by})", duration(min / 1e3))?;
         }
         Ok(())
-    }
-}
-
-impl Sizing {
-    /// Returns the placement lines of a plan, with equal GPUs combined.
-    pub fn placement(&self) -> Vec<String> {
-        let mut lines: Vec<(usize, &GpuPlacement)> = Vec::new();
-        for placed in &self.cards {
-            match lines.iter_mut().find(|(_, other)| *other == placed) {
-                Some((number, _)) => *number += 1,
-                None => lines.push((1, placed)),
-            }
-        }
-        lines.into_iter().map(|(number, placed)| format!("{number} × {placed}")).collect()
-    }
-
-    pub fn time(&self) -> String {
-        let windows = count(self.windows);
-        let linear = self.whole_models.iter().find(|whole| whole.operations.is_none());
-        match (self.least_seconds.zip(self.least_gpu_hours), linear) {
-            (Some((seconds, hours)), _) => {
-                let each = self.whole_models.iter().map(WholeModelTime::in_words);
-                format!(
-                    "at least {} ({} of GPU time) for about {windows} windows{}: a roofline bound from data sheets, which no kernel reaches",
-                    duration(seconds),
-                    duration(3600.0 * hours),
-                    each.collect::<String>()
-                )
-            }
-            (None, Some(whole)) => format!(
-                "not estimated for about {windows} windows: GPUs do not compute the gated linear attention of `{}`",
-                whole.measure
-            ),
-            (None, None) => format!(
-                "not estimated for about {windows} windows: a GPU's speed is unknown, or nothing fits"
-            ),
-        }
-    }
-}
-
-impl WholeModelTime {
-    /// Describes the time of this model as a share of the whole time, with its limit and precision.
-    fn in_words(&self) -> String {
-        let Self { measure, windows, precision, .. } = self;
-        let (Some(seconds), Some(by)) = (self.least_seconds, self.bound_by) else {
-            return String::new();
-        };
-        let precision = precision.name();
-        format!(
-            ", of which {} for `{measure}` if guards reject none of its {} ({by}, {precision})",
-            duration(seconds),
-            count(*windows)
-        )
     }
 }
 

@@ -132,6 +132,20 @@ impl DocumentChanges {
         self.listed.sort_by(|one, other| one.order().cmp(&other.order()));
         self.listed.truncate(limit);
     }
+
+    /// Describes how documents of the two runs were matched.
+    fn matching(&self) -> String {
+        match (self.matched_by_id, self.matched_by_row) {
+            (0, 0) => String::new(),
+            (_, 0) => " (matched by id)".to_owned(),
+            (0, _) => " (matched by file and row)".to_owned(),
+            (ids, rows) => format!(
+                " ({} matched by id, {} by file and row: no id, or one that is not unique)",
+                count(ids),
+                count(rows)
+            ),
+        }
+    }
 }
 
 type RunWithManifest<'a> = (&'a RunDirectory, &'a Manifest);
@@ -522,22 +536,6 @@ impl fmt::Display for DocumentChanges {
             writeln!(f, "  and {} more (`--documents N` lists N)", count(more))?;
         }
         Ok(())
-    }
-}
-
-impl DocumentChanges {
-    /// Describes how documents of the two runs were matched.
-    fn matching(&self) -> String {
-        match (self.matched_by_id, self.matched_by_row) {
-            (0, 0) => String::new(),
-            (_, 0) => " (matched by id)".to_owned(),
-            (0, _) => " (matched by file and row)".to_owned(),
-            (ids, rows) => format!(
-                " ({} matched by id, {} by file and row: no id, or one that is not unique)",
-                count(ids),
-                count(rows)
-            ),
-        }
     }
 }
 

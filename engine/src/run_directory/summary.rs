@@ -136,23 +136,18 @@ impl Summary {
 
     /// Checks both accounting equations. A violation is a bug.
     pub fn check(&self) -> Result<(), String> {
-        let rows = self.rows_kept + self.rows_dropped.values().sum::<u64>() + self.quarantined;
-        if rows != self.rows_in {
+        let dropped: u64 = self.rows_dropped.values().sum();
+        if self.rows_kept + dropped + self.quarantined != self.rows_in {
             return Err(format!(
-                "{} rows were read, but {} were kept, {} dropped and {} quarantined",
-                self.rows_in,
-                self.rows_kept,
-                self.rows_dropped.values().sum::<u64>(),
-                self.quarantined
+                "{} rows were read, but {} were kept, {dropped} dropped and {} quarantined",
+                self.rows_in, self.rows_kept, self.quarantined
             ));
         }
-        let windows = self.windows_kept + self.windows_dropped.values().sum::<u64>();
-        if windows != self.windows_total {
+        let dropped: u64 = self.windows_dropped.values().sum();
+        if self.windows_kept + dropped != self.windows_total {
             return Err(format!(
-                "{} windows were cut, but {} were kept and {} dropped",
-                self.windows_total,
-                self.windows_kept,
-                self.windows_dropped.values().sum::<u64>()
+                "{} windows were cut, but {} were kept and {dropped} dropped",
+                self.windows_total, self.windows_kept
             ));
         }
         Ok(())
