@@ -166,17 +166,14 @@ impl Run<'_> {
         for (from, to) in moves {
             intent.rename(directory, from, to);
         }
+        let mut rename = |from: &Path, to: &Path, path: &str| {
+            intent.rename(directory, &from.join(path), &to.join(path));
+        };
+        let (scores, root) = (&self.scores.root, &directory.root);
         if starts_again {
             for record in &manifest.units {
-                for part in record.parts() {
-                    let (from, to) =
-                        (self.scores.root.join(&part.path), directory.root.join(&part.path));
-                    intent.rename(directory, &from, &to);
-                }
-                let name = &record.unit;
-                let (from, to) =
-                    (units::record_path(&self.scores, name), units::record_path(directory, name));
-                intent.rename(directory, &from, &to);
+                record.parts().for_each(|part| rename(scores, root, &part.path));
+                rename(scores, root, &format!("units/{}.json", record.unit));
             }
         }
         let summary_before: Option<Summary> = directory.read_json(&directory.summary())?;
@@ -190,19 +187,12 @@ impl Run<'_> {
         manifest.summary = Some(directory.write_record(folder, "summary.json", summary)?);
         manifest.events = events::recorded(directory)?;
         directory.write_record(folder, "manifest.json", &sealed(manifest))?;
-        let lock_file = folder.join("pipeline.lock");
-        lock.write(&lock_file)?;
-        intent.rename(directory, &lock_file, &directory.lock_file());
-        for name in ["calibration.json", "manifest.json", "summary.json"] {
-            intent.rename(directory, &folder.join(name), &directory.root.join(name));
+        lock.write(&folder.join("pipeline.lock"))?;
+        for name in ["pipeline.lock", "calibration.json", "manifest.json", "summary.json"] {
+            rename(folder, root, name);
         }
-        for part in &manifest.report {
-            intent.rename(directory, &folder.join(&part.path), &directory.root.join(&part.path));
-        }
-        if let Some(part) = &manifest.card {
-            let to = directory.output.join(&part.path);
-            intent.rename(directory, &folder.join(&part.path), &to);
-        }
+        manifest.report.iter().for_each(|part| rename(folder, root, &part.path));
+        manifest.card.iter().for_each(|part| rename(folder, &directory.output, &part.path));
         let mut superseded = Vec::new();
         if let Some(before) = before {
             superseded.extend(before.data.iter().map(|part| directory.data().join(&part.path)));
