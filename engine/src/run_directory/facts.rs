@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::base::counts::is_zero;
 use crate::base::text;
 
 /// Facts that a result depends on, by name.
@@ -110,9 +111,10 @@ pub struct Identity {
 impl Identity {
     /// Computes the fingerprints that are stored in records and journals of work units.
     pub fn fingerprints(&self) -> Fingerprints {
-        let measure = |facts: &MeasureFacts| MeasureFingerprint {
+        let measure = |facts: &MeasureFacts| MeasuredBy {
             fingerprint: facts.facts.fingerprint(),
             only: facts.only.clone(),
+            ..MeasuredBy::default()
         };
         Fingerprints {
             windows: self.windows.fingerprint(),
@@ -162,21 +164,50 @@ impl Identity {
 }
 
 /// Fingerprints of windows and measures, which decide whether existing statistics can be reused.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fingerprints {
     pub windows: String,
     /// Fingerprint of each stage that processes documents, by name. Included in `windows`.
-    #[serde(skip)]
     pub documents: BTreeMap<String, String>,
-    pub measures: BTreeMap<String, MeasureFingerprint>,
+    pub measures: BTreeMap<String, MeasuredBy>,
 }
 
-/// Fingerprint of a measure, and the windows it runs on.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct MeasureFingerprint {
+/// Accounting of a measure for the windows of a unit.
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub struct MeasuredBy {
+    /// Fingerprint of the facts that its statistics depend on in addition to the window.
     pub fingerprint: String,
-    /// Conditions for a window to have these statistics; empty if all windows have them.
+    /// Conditions that a window must meet to have statistics; empty if all windows have them. A run with other guards may have
+    /// measured other windows as well.
+    #[serde(default, skip_serializing_if = "Facts::is_empty")]
     pub only: Facts,
+    /// Whether windows that meet `only` may lack statistics, because the measure was removed from the pipeline while the unit
+    /// was open, or because their row was quarantined. Existing statistics are not computed again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub incomplete: bool,
+    /// Windows skipped by a guard before it.
+    #[serde(default)]
+    pub not_measured: u64,
+    /// Windows outside its sample.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub not_sampled: u64,
+    /// Rows that are quarantined because it could not measure them.
+    #[serde(default)]
+    pub quarantined: u64,
+}
+
+impl MeasuredBy {
+    /// Whether the measure ran on every window of the scores, so that nulls are its results.
+    pub fn covers_all_windows(&self) -> bool {
+        !self.incomplete && self.not_measured == 0 && self.not_sampled == 0
+    }
+
+    /// Whether all wanted statistics exist, possibly for more windows than wanted.
+    pub(super) fn has_statistics(&self, wanted: &Self) -> bool {
+        self.fingerprint == wanted.fingerprint
+            && !self.incomplete
+            && self.only.is_no_stricter_than(&wanted.only)
+    }
 }
 
 /// Implements [`Facts::is_no_stricter_than`] for bounds by statistic, each `{min, max, of, only, merge}`.

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::facts::{Facts, Fingerprints, MeasureFingerprint};
+use super::facts::{Fingerprints, MeasuredBy};
 use super::layout::RunDirectory;
 use crate::base::counts::{Counts, is_zero};
 use crate::base::diagnostic::{Blame, Diagnostic};
@@ -90,50 +90,6 @@ impl Part {
     }
 }
 
-/// Accounting of a measure for the windows of a unit.
-#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
-pub struct MeasuredBy {
-    /// Fingerprint of the facts that its statistics depend on in addition to the window.
-    pub fingerprint: String,
-    /// Conditions that a window must meet to have statistics; empty if all windows have them. A run with other guards may have
-    /// measured other windows as well.
-    #[serde(default, skip_serializing_if = "Facts::is_empty")]
-    pub only: Facts,
-    /// Whether windows that meet `only` may lack statistics, because the measure was removed from the pipeline while the unit
-    /// was open, or because their row was quarantined. Existing statistics are not computed again.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub incomplete: bool,
-    /// Windows skipped by a guard before it.
-    #[serde(default)]
-    pub not_measured: u64,
-    /// Windows outside its sample.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub not_sampled: u64,
-    /// Rows that are quarantined because it could not measure them.
-    #[serde(default)]
-    pub quarantined: u64,
-}
-
-impl MeasuredBy {
-    /// Returns the state of a measure with this fingerprint before it ran.
-    pub fn new(measure: &MeasureFingerprint) -> Self {
-        let MeasureFingerprint { fingerprint, only } = measure.clone();
-        Self { fingerprint, only, ..Self::default() }
-    }
-
-    /// Whether the measure ran on every window of the scores, so that nulls are its results.
-    pub fn covers_all_windows(&self) -> bool {
-        !self.incomplete && self.not_measured == 0 && self.not_sampled == 0
-    }
-
-    /// Whether all wanted statistics exist, possibly for more windows than wanted.
-    fn has_statistics(&self, wanted: &MeasureFingerprint) -> bool {
-        self.fingerprint == wanted.fingerprint
-            && !self.incomplete
-            && self.only.is_no_stricter_than(&wanted.only)
-    }
-}
-
 /// The record of a scored unit, `units/<unit>.json`.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct UnitRecord {
@@ -199,7 +155,7 @@ impl UnitRecord {
     /// Whether the record has all `wanted` statistics, possibly of more windows, and no rows were quarantined by other
     /// measures.
     fn serves(&self, wanted: &Fingerprints) -> bool {
-        let has = |(name, measure): (&String, &MeasureFingerprint)| {
+        let has = |(name, measure): (&String, &MeasuredBy)| {
             self.measures.get(name).is_some_and(|own| own.has_statistics(measure))
         };
         let mut others =
@@ -211,7 +167,7 @@ impl UnitRecord {
 
     /// Upper bound of the windows without statistics, by wanted measure.
     pub fn missing(&self, wanted: &Fingerprints) -> BTreeMap<String, u64> {
-        let missing = |(name, measure): (&String, &MeasureFingerprint)| {
+        let missing = |(name, measure): (&String, &MeasuredBy)| {
             let own = self.measures.get(name).filter(|own| own.fingerprint == measure.fingerprint);
             let windows = match own {
                 Some(own) if own.has_statistics(measure) => 0,

@@ -16,10 +16,10 @@ use crate::plan::Plan;
 use crate::plan::attention::Attention;
 use crate::plan::calibrated_groups::CalibratedGroups;
 use crate::run_directory::events;
-use crate::run_directory::facts::Fingerprints;
+use crate::run_directory::facts::{Fingerprints, MeasuredBy};
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::scores::MeasureColumns;
-use crate::run_directory::units::{MeasuredBy, UnitRecord};
+use crate::run_directory::units::UnitRecord;
 
 #[derive(Clone, Debug, Default)]
 pub struct ScoreTotals {

@@ -6,8 +6,9 @@ use longsift_stages::contract::Column;
 use serde::{Deserialize, Serialize};
 
 use crate::base::error::Result;
+use crate::run_directory::facts::MeasuredBy;
 use crate::run_directory::scores::{self, MeasureColumns};
-use crate::run_directory::units::{MeasuredBy, UnitRecord};
+use crate::run_directory::units::UnitRecord;
 
 /// Measure whose statistics stay in a unit even if the plan no longer has the measure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -28,9 +28,10 @@ use crate::dataset::units::WorkUnit;
 use crate::plan::calibrated_groups;
 use crate::plan::sampling;
 use crate::run_directory::dropped::{self, DroppedRow};
+use crate::run_directory::facts::MeasuredBy;
 use crate::run_directory::quarantine::{self, BadRow};
 use crate::run_directory::scores::{self, MeasureColumns, ScoreRow};
-use crate::run_directory::units::{self, MeasuredBy, Part, UnitRecord};
+use crate::run_directory::units::{self, Part, UnitRecord};
 use crate::spec::pipeline::{OnBadRow, ParquetCompression};
 use crate::storage::files;
 
@@ -423,7 +424,7 @@ impl<'a> OpenUnit<'a> {
             let quarantined = bad.iter().filter(|bad| bad.stage == *name).count() as u64;
             let not_measured = self.not_measured[measure_index];
             let not_sampled = self.not_sampled[measure_index];
-            let by = MeasuredBy::new(&context.wanted.measures[name]);
+            let by = context.wanted.measures[name].clone();
             (name.clone(), MeasuredBy { not_measured, not_sampled, quarantined, ..by })
         };
         let measures = context.plan.measures.columns.iter().enumerate().map(measured_by);
