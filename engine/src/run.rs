@@ -22,6 +22,7 @@ use crate::base::error::{self, Failure, Result};
 use crate::base::progress::Progress;
 use crate::base::stop::Stop;
 use crate::plan::calibrated_groups::CalibratedGroups;
+use crate::plan::document_sample::DocumentSample;
 use crate::plan::explain::{self, CompletedWork, PlanExplanation};
 use crate::plan::shard::Shard;
 use crate::plan::{Plan, lock};
@@ -324,7 +325,8 @@ impl Run<'_> {
             windows: valid.iter().flatten().map(|record| record.counts.windows).sum(),
             ..CompletedWork::default()
         };
-        explain::json(&PlanExplanation::new(self.plan, done))
+        let (plan, sample) = (self.plan, DocumentSample::default());
+        explain::json(&PlanExplanation { plan, done, sizing: None, sample })
     }
 
     /// Writes the plan, as read by `longsift status` and later runs.

@@ -157,7 +157,8 @@ fn plan(
     options.devices_absent = cards.is_some();
     let mut plan = make_plan_with(cli, arguments, options)?;
     let sample = lengths::sample(&plan);
-    let warnings: Vec<_> = sample.warnings(&plan).collect();
+    let lost = sample.quarantine_warning(&plan).into_iter().chain(sample.dropped_warning(&plan));
+    let warnings: Vec<_> = lost.collect();
     report(cli, &warnings);
     plan.warnings.extend(warnings);
     plan.estimate.windows = sample.windows().unwrap_or(plan.estimate.windows);

@@ -106,13 +106,8 @@ impl DocumentSample {
         })
     }
 
-    /// Returns warnings about what would be lost: rows in quarantine, tokens outside windows.
-    pub fn warnings(&self, plan: &Plan) -> impl Iterator<Item = Diagnostic> {
-        self.quarantine_warning(plan).into_iter().chain(self.dropped_warning(plan))
-    }
-
     /// Returns a warning if more rows are bad than a run accepts.
-    fn quarantine_warning(&self, plan: &Plan) -> Option<Diagnostic> {
+    pub fn quarantine_warning(&self, plan: &Plan) -> Option<Diagnostic> {
         let (bad, rows) = (self.bad_rows(), self.sampled_rows());
         let limit = plan.spec.pipeline.input.quarantine_limit(rows);
         if bad <= limit.rows {

@@ -47,13 +47,6 @@ pub struct PlanExplanation<'a> {
     pub sample: DocumentSample,
 }
 
-impl<'a> PlanExplanation<'a> {
-    /// Explains a plan without reading documents.
-    pub fn new(plan: &'a Plan, done: CompletedWork) -> Self {
-        Self { plan, done, sizing: None, sample: DocumentSample::default() }
-    }
-}
-
 impl fmt::Display for PlanExplanation<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plan = self.plan;

@@ -25,14 +25,6 @@ pub(crate) struct Passage {
     pub(crate) text: String,
 }
 
-/// The window whose passages are searched.
-pub(crate) struct PassageSource<'a> {
-    /// Token ids as scored, BOS included.
-    pub(crate) ids: &'a [u32],
-    pub(crate) text: Option<&'a str>,
-    pub(crate) text_of: &'a dyn Fn(Range<usize>) -> String,
-}
-
 impl Passage {
     /// Describes how much of the passage is counted.
     pub(crate) fn in_words(&self) -> String {
@@ -45,16 +37,18 @@ impl Passage {
     }
 }
 
-/// Returns the passages with the highest counts, in order; empty if the measure does not support passages.
+/// Returns the passages of a window with the highest counts, in order; empty if the measure does not support passages. `ids`:
+/// token ids as scored, BOS included; `text_of`: returns the text of a range of them.
 pub(crate) fn find_passages(
     plan: &Plan,
     statistic: &str,
-    source: &PassageSource<'_>,
+    ids: &[u32],
+    text: Option<&str>,
+    text_of: &dyn Fn(Range<usize>) -> String,
 ) -> Vec<Passage> {
     let Some((index, column)) = plan.measures.index_of(statistic) else { return Vec::new() };
     let measure = plan.measure(index);
     let Some(column) = measure.columns().into_iter().nth(column) else { return Vec::new() };
-    let PassageSource { ids, text, text_of } = *source;
     let text_half = text.map(|_| 0);
     let bytes = text.map(str::as_bytes);
     let window = Window { ids, text: bytes, text_half, document: &[], evidence: &[] };

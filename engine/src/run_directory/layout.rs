@@ -215,11 +215,7 @@ impl RunDirectory {
     }
     /// Folder of the answers of programs, always on this machine.
     pub fn answers(&self) -> PathBuf {
-        if store::is_address(&self.root) {
-            self.journal().join("answers")
-        } else {
-            self.root.join("answers")
-        }
+        self.temporary_folder().join("answers")
     }
     /// Returns the size of the score tables in bytes; 0 in an object store.
     pub fn scores_bytes(&self) -> Result<u64> {
@@ -230,7 +226,7 @@ impl RunDirectory {
         let size = |path: PathBuf| -> Result<u64> { Ok(files::size(&path)?.unwrap_or(0)) };
         sizes.map(size).sum()
     }
-    /// Folder of anonymous temporary files, always on this machine.
+    /// Folder of working files that are always on this machine.
     pub fn temporary_folder(&self) -> PathBuf {
         if store::is_address(&self.root) { self.journal() } else { self.root.clone() }
     }

@@ -150,12 +150,10 @@ impl ModelOnDevices<'_> {
         windows: &[&[u32]],
         on_result: &mut dyn FnMut(Option<(usize, PassResult)>) -> Result<()>,
     ) -> Result<()> {
-        let done = self.run_groups(measure, windows, on_result);
-        if done.is_err() {
+        self.run_groups(measure, windows, on_result).inspect_err(|_| {
             self.passes.abandoned.store(true, Ordering::Relaxed);
             self.scheduler.withdraw();
-        }
-        done
+        })
     }
 
     fn run_groups(

@@ -225,12 +225,6 @@ struct OpenUnit<'a> {
     measuring: Measuring<'a>,
 }
 
-/// A batch whose windows are being measured: its documents, and the scheduler's ids of the windows.
-struct OpenBatch {
-    documents: Vec<Prepared>,
-    windows: Range<u64>,
-}
-
 impl<'a> OpenUnit<'a> {
     fn create(
         context: &'a ScoreContext<'a>,
@@ -272,6 +266,7 @@ impl<'a> OpenUnit<'a> {
     /// Measures every document of the unit. Returns the row groups that could not be used; `None` if the unit must be restarted
     /// without one of them.
     fn measure_batches(&mut self, batches: &Receiver<FromReader>) -> Result<Option<LostRowGroups>> {
+        // Documents of the batches whose windows are being measured, and the scheduler's ids of the windows.
         let mut in_work = VecDeque::new();
         let lost = loop {
             self.measuring.poll()?;
@@ -285,7 +280,7 @@ impl<'a> OpenUnit<'a> {
                 Ok(FromReader::Batch(batch)) => {
                     let documents = batch?;
                     let windows = self.measuring.submit(&documents)?;
-                    in_work.push_back(OpenBatch { documents, windows });
+                    in_work.push_back((documents, windows));
                     if in_work.len() == MAX_OPEN_BATCHES {
                         self.finish_batch(in_work.pop_front().expect("it has just been filled"))?;
                     }
@@ -297,12 +292,12 @@ impl<'a> OpenUnit<'a> {
     }
 
     /// Waits for the windows of a batch of documents and writes their results.
-    fn finish_batch(&mut self, batch: OpenBatch) -> Result<()> {
-        while self.measuring.is_open(&batch.windows) {
+    fn finish_batch(&mut self, (documents, windows): (Vec<Prepared>, Range<u64>)) -> Result<()> {
+        while self.measuring.is_open(&windows) {
             self.measuring.wait()?;
         }
         let mut rows = Vec::new();
-        for document in batch.documents {
+        for document in documents {
             self.counts.rows += 1;
             match document.outcome {
                 Preparation::Quarantine(bad) => self.quarantine(bad)?,

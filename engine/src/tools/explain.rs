@@ -34,7 +34,7 @@ use crate::plan::attention::Attention;
 use crate::plan::identity::{Digests, identity, whole_model_digests};
 use crate::report::overview::choice::SelectionSettings;
 use crate::report::page::text;
-use crate::report::passages::{self, Passage, PassageSource};
+use crate::report::passages::{Passage, find_passages};
 use crate::run_directory::calibration::{CalibratedGroup, Calibration};
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::not_finished;
@@ -271,7 +271,6 @@ fn pieces(cut: &CutDocument, window: &TokenWindow, text: Option<&str>, bos: usiz
 impl Explanation {
     fn guarded(&self, plan: &Plan, ids: &[u32], text: Option<&str>) -> Vec<GuardVerdict> {
         let text_of = |tokens: Range<usize>| self.text(tokens);
-        let source = PassageSource { ids, text, text_of: &text_of };
         let guarded = |(index, guard): (usize, &Guard)| {
             let of_group = self.selected.as_ref().and_then(|outcome| outcome.bounds.get(index));
             let bounds = of_group.copied().unwrap_or_else(|| guard.bounds(None, None));
@@ -285,7 +284,7 @@ impl Explanation {
                 high: bounds.high,
                 value,
                 rejects: value.is_some_and(|value| bounds.judge(value) == Verdict::Refused),
-                passages: passages::find_passages(plan, &guard.statistic, &source),
+                passages: find_passages(plan, &guard.statistic, ids, text, &text_of),
             }
         };
         plan.spec.filter().guards.iter().enumerate().map(guarded).collect()

@@ -15,7 +15,7 @@ use crate::plan::Plan;
 use crate::plan::encoded::tokenize;
 use crate::report::page::numbers::{number, share};
 use crate::report::page::{Block, SampleText, Section};
-use crate::report::passages::{self, Passage, PassageSource};
+use crate::report::passages::{Passage, find_passages};
 use crate::run_directory::calibration::CalibratedGroup;
 use crate::run_directory::summary::GuardUse;
 
@@ -138,8 +138,7 @@ fn passages_of(
                 let tokens = own(&tokens);
                 text[encoded.byte_range(tokens.start, tokens.end, text.len())].to_owned()
             };
-            let source = PassageSource { ids: &ids, text: Some(&text[bytes]), text_of: &text_of };
-            Some(passages::find_passages(plan, statistic, &source))
+            Some(find_passages(plan, statistic, &ids, Some(&text[bytes]), &text_of))
         }
         DocumentContent::Tokens(tokens) => {
             let ids = plan.bos.prepend_to(tokens.get(start..end)?);
@@ -147,8 +146,7 @@ fn passages_of(
                 let ids = ids[range].iter().map(u32::to_string);
                 ids.collect::<Vec<_>>().join(" ")
             };
-            let source = PassageSource { ids: &ids, text: None, text_of: &text_of };
-            Some(passages::find_passages(plan, statistic, &source))
+            Some(find_passages(plan, statistic, &ids, None, &text_of))
         }
     }
 }
