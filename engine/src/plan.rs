@@ -54,13 +54,6 @@ use options::{Bos, PlanOptions};
 use programs::Program;
 use whole_models::WholeModelPlan;
 
-/// Totals over all shards of a plan.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PlanTotals {
-    pub units: u64,
-    pub rows: u64,
-}
-
 /// Validated pipeline that is ready to run.
 pub struct Plan {
     pub spec: Spec,
@@ -70,8 +63,10 @@ pub struct Plan {
     pub input_before: Vec<KnownFile>,
     /// Work units in input order; of a shard, only its own.
     pub units: Vec<WorkUnit>,
-    /// Units and rows of all shards.
-    pub whole: PlanTotals,
+    /// Number of units of all shards.
+    pub whole_units: u64,
+    /// Rows of all shards.
+    pub whole_rows: u64,
     /// Columns that make up a document.
     pub columns: DocumentColumns,
     /// Model and devices; `None` if no measure needs them.

@@ -99,7 +99,7 @@ fn job(cli: &Cli, arguments: &RunArguments, plan: &Plan) -> Result<Value> {
     if *log_format == LogFormat::Json {
         flags.push("--log-format=json".to_owned());
     }
-    if plan.whole.units > 0 {
+    if plan.whole_units > 0 {
         flags.push(format!("--footers={}", plan.write_footer_cache()?.display()));
     }
     let folder = files::canonical(Path::new("."))?;
@@ -124,8 +124,8 @@ fn job(cli: &Cli, arguments: &RunArguments, plan: &Plan) -> Result<Value> {
         "address": address,
         "shards": shards,
         "threads": threads,
-        "units": plan.whole.units,
-        "rows": plan.whole.rows,
+        "units": plan.whole_units,
+        "rows": plan.whole_rows,
         "gpus": gpus,
         "kernel": kernel,
         "processor_kernel": plan.attention.as_ref().map(|attention| attention.kernel().name()),

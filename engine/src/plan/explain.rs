@@ -120,8 +120,8 @@ fn input(plan: &Plan) -> String {
         let _ = write!(
             text,
             " (shard {shard} of {} work units, {} rows)",
-            count(plan.whole.units),
-            count(plan.whole.rows)
+            count(plan.whole_units),
+            count(plan.whole_rows)
         );
     }
     if let Some(limit) = plan.options.limit_rows {

@@ -23,7 +23,7 @@ use crate::dataset::documents::{ContentColumn, DocumentColumns};
 use crate::dataset::formats::compression;
 use crate::dataset::input::Dataset;
 use crate::devices::device::Devices;
-use crate::plan::{Plan, PlanTotals};
+use crate::plan::Plan;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::spec::Spec;
@@ -165,8 +165,8 @@ impl Plan {
         warnings.extend(notes.map(|note| Diagnostic::warning(Blame::Data, note)));
         warnings.extend(checks::bad_files(&dataset));
         let mut units = dataset.units(spec.pipeline.input.unit_bytes, options.limit_rows);
-        let rows = units.iter().map(|unit| unit.rows).sum();
-        let whole = PlanTotals { units: units.len() as u64, rows };
+        let whole_units = units.len() as u64;
+        let whole_rows = units.iter().map(|unit| unit.rows).sum();
         if let Some(shard) = options.shard {
             units = shard.cut(units);
         }
@@ -185,7 +185,8 @@ impl Plan {
             dataset,
             input_before,
             units,
-            whole,
+            whole_units,
+            whole_rows,
             columns,
             attention,
             whole_models,

@@ -86,8 +86,8 @@ impl Run<'_> {
     /// Writes the plan of all shards together, for `longsift status` and the selection.
     fn write_whole_plan(&self, shard: Shard) -> Result<()> {
         let mut json = self.plan_json(&[]);
-        json["input"]["rows"] = json!(self.plan.whole.rows);
-        json["input"]["work_units"] = json!(self.plan.whole.units);
+        json["input"]["rows"] = json!(self.plan.whole_rows);
+        json["input"]["work_units"] = json!(self.plan.whole_units);
         json["shards"] = json!(shard.count);
         self.write_plan(&json)
     }

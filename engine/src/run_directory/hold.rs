@@ -65,20 +65,13 @@ enum Held {
     Lease(super::lease::Lease),
 }
 
-/// Shared access to a run directory, until it is dropped.
-#[derive(Debug)]
-pub struct SharedLock {
-    /// Locked file; `None` in an object store.
-    _file: Option<File>,
-}
-
 impl RunDirectory {
-    /// Creates missing folders and acquires shared access. Does not touch files that other processes are writing. The caller
-    /// must first finish the commit of an interrupted selection.
+    /// Creates missing folders and acquires shared access, until the returned file is dropped; `None` in an object store. Does
+    /// not touch files that other processes are writing. The caller must first finish the commit of an interrupted selection.
     ///
     /// # Errors
     /// Another process, a whole run or a selection, has exclusive access.
-    pub fn lock_shared(&self) -> Result<SharedLock> {
+    pub fn lock_shared(&self) -> Result<Option<File>> {
         self.refuse_foreign()?;
         files::create_folder(&self.root)?;
         let path = self.lock_path();
@@ -91,7 +84,7 @@ impl RunDirectory {
                 }
                 super::lease::Use::Free => {
                     self.create_working_folders()?;
-                    Ok(SharedLock { _file: None })
+                    Ok(None)
                 }
             };
         }
@@ -103,7 +96,7 @@ impl RunDirectory {
             .and_then(|()| file.set_len(SHARDS.len() as u64))
             .map_err(error::failed("write", &path))?;
         self.create_working_folders()?;
-        Ok(SharedLock { _file: Some(file) })
+        Ok(Some(file))
     }
 
     /// Creates missing folders, locks the directory for this process and removes partial files of an interrupted run.

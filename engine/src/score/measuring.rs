@@ -43,8 +43,6 @@ pub(super) struct Measuring<'a> {
     pub(super) measured: Vec<WindowKey>,
 }
 
-type IndexedMeasure<'m> = (u16, &'m dyn Measure);
-
 struct OpenWindow {
     /// Tokens of the scored sequence, including BOS.
     tokens: u64,
@@ -55,13 +53,6 @@ struct OpenWindow {
     skipped: Vec<bool>,
     /// Whether this run computed any of the statistics.
     new: bool,
-}
-
-pub(super) struct MeasuredWindow {
-    /// By measure: those of the plan, then the retained ones.
-    pub(super) figures: Vec<Figures>,
-    /// By measure of the plan, whether a guard before it skips the window.
-    pub(super) skipped: Vec<bool>,
 }
 
 impl OpenWindow {
@@ -241,7 +232,7 @@ impl<'a> Measuring<'a> {
         }
         let all =
             indices.iter().map(|measure_index| (*measure_index, plan.measure(*measure_index)));
-        let (elsewhere, here): (Vec<IndexedMeasure<'_>>, Vec<IndexedMeasure<'_>>) =
+        let (elsewhere, here): (Vec<_>, Vec<_>) =
             all.partition(|(_, measure)| !measure.needs().evidence.is_empty());
         let windows = &self.windows;
         let of_document = |(document, cut): (&Prepared, &CutDocument)| {
@@ -406,23 +397,21 @@ impl<'a> Measuring<'a> {
         }
     }
 
-    /// Removes a window of a finished batch and returns its statistics.
+    /// Removes a window of a finished batch and returns its statistics by measure (those of the plan, then the retained ones)
+    /// and, by measure of the plan, whether a guard before it skips the window.
     ///
     /// # Errors
     /// A measure failed: its index and the reason.
     pub(super) fn take_window(
         &mut self,
         window: WindowKey,
-    ) -> std::result::Result<MeasuredWindow, (usize, RowError)> {
+    ) -> std::result::Result<(Vec<Figures>, Vec<bool>), (usize, RowError)> {
         let open = self.windows.remove(&window).expect("a window is taken once");
         let figures = open.figures.into_iter().enumerate().map(|(measure_index, figures)| {
             let figures = figures.expect("every window of a finished batch has ended");
             figures.map_err(|why| (measure_index, why))
         });
-        Ok(MeasuredWindow {
-            figures: figures.collect::<std::result::Result<_, _>>()?,
-            skipped: open.skipped,
-        })
+        Ok((figures.collect::<std::result::Result<_, _>>()?, open.skipped))
     }
 
     /// Cancels queued windows, waits for active ones and syncs the journal.

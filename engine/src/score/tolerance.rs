@@ -34,7 +34,7 @@ pub(super) fn check_quarantine(
     counts: &Counts,
     directory: &RunDirectory,
 ) -> Result<()> {
-    let (bad, rows) = (counts.quarantined_rows(), plan.whole.rows);
+    let (bad, rows) = (counts.quarantined_rows(), plan.whole_rows);
     let limit = plan.spec.pipeline.input.quarantine_limit(rows);
     if bad <= limit.rows {
         return Ok(());

@@ -11,7 +11,7 @@ use longsift_stages::contract::RowError;
 
 use super::context::{ScoreContext, ScoredUnit};
 use super::documents::Judge;
-use super::measuring::{MeasuredWindow, Measuring};
+use super::measuring::Measuring;
 use super::passes::STOP_INTERVAL;
 use super::prepare::{CutDocument, Preparation, Prepared, prepare};
 use super::reopen::{self, OpenJournal};
@@ -351,7 +351,7 @@ impl<'a> OpenUnit<'a> {
         let windows = cut.windows.len() as u32;
         let samples: Vec<_> =
             self.context.plan.measures().map(|(_, measure)| measure.sample()).collect();
-        for (window, MeasuredWindow { figures, skipped }) in cut.windows.iter().zip(all) {
+        for (window, (figures, skipped)) in cut.windows.iter().zip(all) {
             for (measure_index, (sample, skipped)) in samples.iter().zip(skipped).enumerate() {
                 let holds = sampling::contains(*sample, id, window.index);
                 self.not_sampled[measure_index] += u64::from(!holds);

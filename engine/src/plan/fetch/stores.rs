@@ -64,15 +64,6 @@ pub(super) struct FetchedModels {
     pub(super) stop: Stop,
 }
 
-pub(super) struct LocalCopy {
-    pub(super) folder: PathBuf,
-    #[cfg_attr(
-        not(feature = "cloud"),
-        expect(dead_code, reason = "without the network nothing is compared")
-    )]
-    pub(super) versions: Versions,
-}
-
 impl FetchedModels {
     pub(super) fn new(root: PathBuf, offline: bool, stop: Stop) -> Self {
         Self { root, offline, stop }
@@ -95,7 +86,7 @@ impl FetchedModels {
             return self.current(address, &parent, wanted);
         }
         match local_copy(&parent, wanted) {
-            Some(copy) => Ok(copy.folder),
+            Some((folder, _)) => Ok(folder),
             None => Err(vec![self.absent(address)]),
         }
     }
@@ -112,8 +103,8 @@ impl FetchedModels {
     }
 }
 
-/// Returns the last used folder if it is complete.
-pub(super) fn local_copy(parent: &Path, wanted: FetchKind) -> Option<LocalCopy> {
+/// Returns the last used folder and the versions of its files, if it is complete.
+pub(super) fn local_copy(parent: &Path, wanted: FetchKind) -> Option<(PathBuf, Versions)> {
     let text =
         |path: &Path| String::from_utf8(files::read_limited(path, MAX_TEXT_BYTES).ok()?).ok();
     let name = text(&parent.join(wanted.pointer()))?;
@@ -121,7 +112,7 @@ pub(super) fn local_copy(parent: &Path, wanted: FetchKind) -> Option<LocalCopy> 
         |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
     let folder = parent.join(Some(name.trim()).filter(|name| !name.is_empty() && is_plain(name))?);
     let versions = serde_json::from_str(&text(&folder.join(VERSIONS))?).ok()?;
-    wanted.is_present_in(&folder).then_some(LocalCopy { folder, versions })
+    wanted.is_present_in(&folder).then_some((folder, versions))
 }
 
 /// Returns a readable, unique folder name for an address.

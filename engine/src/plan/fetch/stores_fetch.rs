@@ -96,8 +96,8 @@ fn up_to_date_copy(
     parent: &Path,
     wanted: FetchKind,
 ) -> Result<Option<PathBuf>, ModelProblem> {
-    let Some(copy) = local_copy(parent, wanted) else { return Ok(None) };
-    Ok(first_changed(now, &copy.versions)?.is_none().then_some(copy.folder))
+    let Some((folder, versions)) = local_copy(parent, wanted) else { return Ok(None) };
+    Ok(first_changed(now, &versions)?.is_none().then_some(folder))
 }
 
 fn first_changed(
