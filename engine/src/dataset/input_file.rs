@@ -75,7 +75,6 @@ pub struct InputFile {
     pub(super) positions: Vec<usize>,
     /// Values of the last columns of `schema`, which come from the names of the folders around the file.
     pub(super) partitions: Vec<Option<String>>,
-    /// Format-specific metadata.
     pub(super) contents: Contents,
 }
 

@@ -113,7 +113,6 @@ impl LabelColumn {
     }
 }
 
-/// Returns the label of a binary value.
 fn binary_label(bytes: &[u8]) -> String {
     let is_escape = |text: &&str| {
         text.strip_prefix("\\x")

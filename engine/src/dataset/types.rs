@@ -315,7 +315,6 @@ pub(super) fn request(file: &DataType, wanted: &DataType) -> DataType {
     .unwrap_or_else(|| file.clone())
 }
 
-/// Returns the item of a list of any kind.
 pub(crate) fn list_item(data_type: &DataType) -> Option<&FieldRef> {
     match data_type {
         DataType::List(item)

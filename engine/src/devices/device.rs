@@ -21,7 +21,6 @@ pub struct Devices {
 }
 
 impl Devices {
-    /// Whether the processor measures.
     pub fn is_cpu(&self) -> bool {
         self.list.len() == 1 && self.list[0].compute.name() == "cpu"
     }

@@ -143,7 +143,6 @@ impl Ledger {
         Ok(total.saturating_sub(self.headroom).saturating_sub(resident))
     }
 
-    /// Whether `bytes` could be reserved in this state.
     pub fn fits(&self, state: &MemoryState, bytes: u64) -> bool {
         bytes <= state.available || (self.oversized_allowed && state.reserved == 0)
     }
@@ -173,7 +172,6 @@ impl Ledger {
         self.peak_reserved.load(Ordering::Relaxed)
     }
 
-    /// Recent utilisation in per cent, if known.
     pub fn utilisation(&self) -> Option<u32> {
         self.source.utilisation()
     }

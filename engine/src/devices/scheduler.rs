@@ -239,7 +239,6 @@ impl<'a, J: Send + Sync, R: Send> Scheduler<'a, J, R> {
         state.dispatcher.in_flight().any(|pieces| pieces > 0) || !state.messages.is_empty()
     }
 
-    /// Number of pieces running on each device.
     pub fn in_flight(&self) -> Vec<usize> {
         self.lock().dispatcher.in_flight().collect()
     }

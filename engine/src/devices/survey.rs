@@ -61,7 +61,6 @@ impl Survey {
         Self { time: crate::base::clock::now_utc(), devices, no_gpu }
     }
 
-    /// Formats the devices as lines of a CSV file.
     pub fn csv(&self) -> String {
         let mut text = String::new();
         for device in &self.devices {

@@ -25,7 +25,6 @@ use crate::spec::pipeline::Samples;
 /// Setting that names the calibration.
 const SETTING: &str = "stages.score.calibration";
 
-/// Builds the calibrations of groups from their decisions.
 pub(super) fn calibrate_groups<'r>(
     criteria: &Criteria,
     ranked: impl Iterator<Item = (&'r Option<String>, &'r GroupDecision)>,
@@ -56,7 +55,6 @@ pub(super) fn calibrate_groups<'r>(
     ranked.map(of_group).collect()
 }
 
-/// Builds a calibration from those of its groups.
 pub(super) fn build(
     criteria: &Criteria,
     identity: &Identity,

@@ -64,7 +64,6 @@ impl Draw {
     }
 }
 
-/// Measure that guards skip for some windows.
 #[derive(Clone, Debug)]
 pub(super) struct SkippedMeasure {
     pub(super) measure: String,

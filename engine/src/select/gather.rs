@@ -70,7 +70,6 @@ impl GroupsOfSamples {
     }
 }
 
-/// Totals over samples.
 #[derive(Debug, Default)]
 pub(super) struct SampleTotals {
     /// Relative errors of the values of sampled rows, by term.

@@ -179,7 +179,6 @@ struct ScoredSamples<'a> {
     range: ScoreRange,
 }
 
-/// Decisions on the samples of a group.
 #[derive(Clone, Debug)]
 pub(super) struct SampleDecisions {
     pub(super) totals: Totals,

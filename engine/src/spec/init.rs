@@ -37,7 +37,6 @@ pub enum Content {
 }
 
 impl Starter {
-    /// Returns an example with placeholder paths.
     pub fn example(model: Option<&str>) -> Self {
         Self {
             name: "my-corpus".to_owned(),

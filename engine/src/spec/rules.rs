@@ -15,7 +15,6 @@ use super::schema::words::grouped;
 use super::source::{Problems, Span};
 use crate::base::text::{quoted, suggest};
 
-/// Reports every rule that the pipeline breaks.
 pub(crate) fn check(root: &Node, problems: &mut Problems) {
     if root.get("stages").is_some_and(|stages| matches!(stages.value, YamlValue::List(_))) {
         check_duplicate_stages(root, problems);

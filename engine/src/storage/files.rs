@@ -52,7 +52,6 @@ pub fn fsync_folder(path: &Path) -> Result<(), StorageError> {
     File::open(path).and_then(|folder| folder.sync_all()).map_err(failed("fsync the folder", path))
 }
 
-/// Like [`fsync_folder`], but the folder may be missing.
 pub fn fsync_folder_if_present(path: &Path) -> Result<(), StorageError> {
     error::if_present(fsync_folder(path)).map(drop)
 }
@@ -291,7 +290,6 @@ pub fn digest_start(path: &Path, max_bytes: u64) -> Result<FileDigest, StorageEr
     }
 }
 
-/// Reads a whole file; `None` if it is missing.
 pub fn read_if_present(path: &Path) -> Result<Option<Vec<u8>>, StorageError> {
     if let Some((store, address)) = store(path) {
         return error::if_present(store.read(address));

@@ -74,7 +74,6 @@ pub(crate) struct RemoteFile {
 }
 
 impl RemoteFile {
-    /// Creates an immutable file of known length.
     pub(crate) fn immutable(url: Url, length: u64) -> Self {
         let (location, first, version) = (Mutex::default(), Vec::new(), String::new());
         Self { url, location, length, first, version, modified_ns: 0 }

@@ -27,7 +27,6 @@ use super::regular;
 #[cfg(feature = "cloud")]
 pub(super) const TAIL_BYTES: u64 = 64 << 10;
 
-/// Fetches ranges of a remote file.
 #[cfg(feature = "cloud")]
 pub(super) trait FetchRange: Send + Sync {
     /// Fetches exactly these bytes of the opened version.

@@ -128,7 +128,6 @@ impl FoundDocument {
         }
     }
 
-    /// Returns the document with its content.
     pub(super) fn document(&self, plan: &Plan) -> Result<Document> {
         let content = document_contents(&plan.dataset, &self.columns, &plan.columns)?.remove(0);
         Ok(Document { row: self.row, id: Some(self.id.clone()), label: None, content })

@@ -208,7 +208,6 @@ fn chosen_kinds(only: &[String]) -> Result<Vec<&'static str>> {
     Ok(names().filter(chosen).collect())
 }
 
-/// Constructed windows of one length.
 struct ConstructedLength {
     measured: MeasuredWindows,
     /// Values of heads, by measure that reports heads.
@@ -531,7 +530,6 @@ impl Evaluator<'_> {
     }
 }
 
-/// Evaluates the statistics of a plan.
 pub fn evaluate(evaluator: &mut Evaluator<'_>) -> Result<Evaluation> {
     let mut evaluation = Evaluation {
         pipeline: evaluator.plan.spec.pipeline.name.clone(),

@@ -335,7 +335,6 @@ impl Explanation {
         Ok(())
     }
 
-    /// Measures the attention of the first layer by token.
     fn measure_far_attention(&mut self, attention: &Attention, layer: &FirstLayer, ids: &[u32]) {
         let kernel = processor_kernel(attention);
         let request = attention.measure.request();
@@ -544,7 +543,6 @@ impl Explanation {
     }
 }
 
-/// Formats a value for people.
 fn shown(value: &Value) -> String {
     match value {
         Value::Null => "–".to_owned(),

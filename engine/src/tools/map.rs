@@ -322,7 +322,6 @@ impl DocumentBlocks {
         Ok(cut)
     }
 
-    /// Inserts BOS tokens as a block before the document.
     fn prepend_bos(&mut self, bos: &[u32]) {
         if bos.is_empty() {
             return;

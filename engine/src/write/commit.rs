@@ -28,7 +28,6 @@ const FILES_PER_REQUEST: usize = 128;
 pub struct Intent {
     /// Sources and targets, in order.
     pub renames: Vec<(CommitPath, CommitPath)>,
-    /// Files to remove.
     pub removals: Vec<CommitPath>,
 }
 
@@ -41,7 +40,6 @@ pub enum CommitPath {
 }
 
 impl Intent {
-    /// Adds a rename of one file.
     pub fn rename(&mut self, directory: &RunDirectory, from: &Path, to: &Path) {
         self.renames.push((CommitPath::new(directory, from), CommitPath::new(directory, to)));
     }

@@ -18,7 +18,6 @@ use crate::run_directory::units::Part;
 use crate::spec::pipeline::{OutputFormat, ParquetCompression};
 use crate::storage::files;
 
-/// Format of the output files.
 pub(super) enum Format {
     /// `.parquet`, with key-value metadata for the footer.
     Parquet(Vec<(String, String)>, ParquetCompression),
@@ -44,7 +43,6 @@ impl Format {
         }
     }
 
-    /// Returns the columns of the output.
     pub(super) fn schema(&self, plan: &Plan) -> SchemaRef {
         match self {
             Self::Parquet(..) | Self::Lines => columns::schema(plan),

@@ -19,7 +19,6 @@ pub(super) struct OutputFiles<'a> {
     pub(super) format: &'a Format,
     /// Total number of rows.
     expected: u64,
-    /// Rows written so far.
     pub(super) written: u64,
     open: Option<OpenPart>,
     /// Number of finished parts.

@@ -12,7 +12,6 @@ use crate::run_directory::summary::{LabelCounts, LabelShares};
 use crate::run_directory::units::Part;
 use crate::select::samples::Sample;
 
-/// Staged parts of a selection.
 #[derive(Debug, Default)]
 pub struct StagedFiles {
     /// Files of `data/`, by their final names.
@@ -66,10 +65,8 @@ impl StagedFiles {
     }
 }
 
-/// Samples and kept samples by label.
 pub type Labels = BTreeMap<Option<String>, LabelCounts>;
 
-/// Adds to the counts of a label.
 pub(super) fn count(labels: &mut Labels, label: Option<String>, more: &LabelCounts) {
     let counts = labels.entry(label).or_default();
     counts.samples += more.samples;

@@ -73,7 +73,6 @@ pub fn name(data_type: &DataType) -> String {
     }
 }
 
-/// Parses the name of a type.
 pub fn parse(text: &str) -> Result<DataType, String> {
     let mut parser = Parser { left: text, depth: 0 };
     let data_type = parser.data_type()?;

@@ -62,7 +62,6 @@ pub(crate) fn draw(bench: &Bench) -> String {
     Charts { charts, height }.render().expect("templates write to memory") + "\n<!-- longsift -->\n"
 }
 
-/// Returns the page of all results.
 pub(crate) fn page(bench: &Bench) -> Page {
     let processor = line_safe(bench.processor.as_deref().unwrap_or("unknown processor"));
     let mut groups: Vec<(&str, Vec<CaptionedChart>)> = Vec::new();

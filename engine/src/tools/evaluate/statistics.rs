@@ -18,7 +18,6 @@ const COPY_CAP: f64 = 0.4;
 pub(crate) struct OrientedStatistic {
     /// Column name, with the suffix `_negated` if lower values indicate more.
     pub(crate) name: String,
-    /// Description in one sentence.
     pub(crate) doc: String,
     /// Values by window. Scores are scaled by the windows that pass the guards.
     pub(crate) values: Vec<Option<f64>>,
@@ -44,7 +43,6 @@ impl OrientedStatistic {
 pub(crate) struct MeasuredWindows {
     pub(crate) tokens: usize,
     pub(crate) origins: Vec<WindowOrigin>,
-    /// Names of the categories, or classes.
     pub(crate) categories: Vec<String>,
     /// Document ids by category and document.
     pub(crate) ids: Vec<Vec<String>>,

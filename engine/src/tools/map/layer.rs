@@ -124,7 +124,6 @@ impl<'a> MappedLayer<'a> {
     }
 }
 
-/// Returns the processor kernel that measures a map.
 pub(crate) fn processor_kernel(attention: &Attention) -> Kernel {
     let kernel = attention.kernel();
     if kernel.is_cuda() {

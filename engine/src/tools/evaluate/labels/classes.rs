@@ -20,7 +20,6 @@ const MAX_LISTED: usize = 64;
 pub(crate) struct LabelClasses {
     pub(crate) column: String,
     pub(crate) good: BTreeSet<String>,
-    /// Rows of each class.
     pub(crate) rows: BTreeMap<String, u64>,
     /// Rows without a label, which are left out.
     pub(crate) null_rows: u64,
