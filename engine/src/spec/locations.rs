@@ -11,7 +11,7 @@ use serde_json::{Value as Json, json};
 use super::node::{Entry, Node, YamlValue};
 use super::pipeline::OutputFormat;
 use super::rules::stage;
-use super::schema::{self, properties};
+use super::schema::{self, properties, words};
 use super::source::{Problems, Sources};
 use crate::base::secrets::{self, Secrets};
 use crate::base::text::quoted;
@@ -178,13 +178,9 @@ fn accepted(section: &str, key: &str, schemes: &[&str]) -> String {
         let below = if section == "input" && scheme == Scheme::Hub { "datasets/" } else { "" };
         Some(format!("{scheme}{below}…"))
     };
-    let schemes: Vec<String> = schemes.iter().filter_map(shown).collect();
-    match &schemes[..] {
-        [] => format!("`{key}` takes a path of this machine"),
-        [some @ .., last] => {
-            format!("`{key}` takes a path of this machine, {} or {last}", some.join(", "))
-        }
-    }
+    let mut places = vec!["a path of this machine".to_owned()];
+    places.extend(schemes.iter().filter_map(shown));
+    format!("`{key}` takes {}", words::joined(&places))
 }
 
 /// Returns the part of a path that a shell would have expanded.

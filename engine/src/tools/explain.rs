@@ -24,7 +24,7 @@ use super::document::{FinishedRun, FoundDocument};
 use super::map::blocks::{BlockAttentionMatrix, Cutting};
 use super::map::layer::{MappedLayer, processor_kernel};
 use crate::base::diagnostic::{Blame, Diagnostic};
-use crate::base::error::{Failure, Result};
+use crate::base::error::Result;
 use crate::base::progress::Progress;
 use crate::base::stop::Stop;
 use crate::base::text::{count, quoted, quoted_value};
@@ -214,15 +214,14 @@ pub(crate) fn explain(
 /// Splits `ID#WINDOW`. The id may contain `#`.
 fn parts(sample: &str) -> Result<(&str, u32)> {
     let found = sample.rsplit_once('#').and_then(|(id, window)| Some((id, window.parse().ok()?)));
-    let wrong = || {
+    found.ok_or_else(|| {
         let message = format!("expected ID#WINDOW, got {}", quoted(sample));
         let hint = format!(
             "add the number of a window, from 0, to the id of its document: {}",
             quoted(&format!("{}#0", sample.split('#').next().unwrap_or_default()))
         );
-        Failure::from(Diagnostic::error(Blame::Pipeline, message).hint(hint))
-    };
-    found.ok_or_else(wrong)
+        Diagnostic::error(Blame::Pipeline, message).hint(hint).into()
+    })
 }
 
 fn cut_of(outcome: Preparation, id: &str) -> Result<CutDocument> {
@@ -240,13 +239,12 @@ fn cut_of(outcome: Preparation, id: &str) -> Result<CutDocument> {
 
 fn window_of(cut: &CutDocument, number: u32, id: &str) -> Result<TokenWindow> {
     let found = cut.windows.iter().find(|window| window.index == number);
-    let none = || {
+    found.copied().ok_or_else(|| {
         let last = cut.windows.iter().map(|window| window.index).max().unwrap_or(0);
         let id = quoted(id);
         let message = format!("document {id} has no window {number}: its last window is {last}");
-        Failure::from(Diagnostic::error(Blame::Pipeline, message))
-    };
-    found.copied().ok_or_else(none)
+        Diagnostic::error(Blame::Pipeline, message).into()
+    })
 }
 
 /// Returns the recurring tokens found by the first `recurrence` of the pipeline.

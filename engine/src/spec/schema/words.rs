@@ -66,7 +66,7 @@ fn plural(root: &Value, items: &Value) -> &'static str {
 }
 
 /// Joins words: `a, b or c`.
-fn joined(words: &[String]) -> String {
+pub(crate) fn joined(words: &[String]) -> String {
     match words {
         [] => "nothing".to_string(),
         [one] => one.clone(),
