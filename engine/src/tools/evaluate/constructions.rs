@@ -70,16 +70,19 @@ pub(crate) const KINDS: [WindowKind; 18] = [
     kind("pieces_2", Ladder, &[], |base, rng| join(base, 2, rng)).doc("pieces of two documents"),
     kind("pieces_4", Ladder, &[], |base, rng| join(base, 4, rng)).doc("pieces of four documents"),
     kind("pieces_8", Ladder, BOTH, |base, rng| join(base, 8, rng)).doc("pieces of eight documents"),
-    kind("far_permute", Dependence, &[], |base, rng| Some(permute_half(base, rng)))
+    kind("far_permute", Dependence, &[], |base, rng| shuffle(base, base.window.len() / 2, 1, rng))
         .doc("its first half in random order"),
     kind("far_swap", Dependence, &[], swap_half).doc("its first half from another document"),
     kind("plant", Planted, &[], |base, rng| plant(base, rng).map(|(window, _)| window))
         .doc("sixteen short facts in its first quarter, again in its last"),
     kind("plant_twin", PlantedTwin, &[], plant_twin)
         .doc("as `plant`, with the tokens of the repeated facts shuffled"),
-    kind("chunk_shuffle", Information, &[], |base, rng| Some(shuffle_chunks(base, rng)))
-        .doc("its sixteen chunks in random order (turns near links into far ones)"),
-    kind("token_shuffle", Tokens, &[], |base, rng| Some(shuffle_tokens(base, rng)))
+    kind("chunk_shuffle", Information, &[], |base, rng| {
+        let tokens = base.window.len();
+        shuffle(base, tokens, (tokens / 16).max(1), rng)
+    })
+    .doc("its sixteen chunks in random order (turns near links into far ones)"),
+    kind("token_shuffle", Tokens, &[], |base, rng| shuffle(base, base.window.len(), 1, rng))
         .doc("its tokens in random order"),
     kind("dup", Junk, FIXED, |base, rng| Some(duplicate(base, rng)))
         .doc("its first half twice, one token in twenty changed in the copy"),
@@ -153,11 +156,14 @@ fn join(base: &Base<'_>, pieces: usize, rng: &mut Rng) -> Option<Vec<u32>> {
     Some(window)
 }
 
-fn permute_half(base: &Base<'_>, rng: &mut Rng) -> Vec<u32> {
-    let order = rng.permutation(base.window.len() / 2);
+/// Permutes the first `tokens` of a window in chunks of `length` tokens.
+fn shuffle(base: &Base<'_>, tokens: usize, length: usize, rng: &mut Rng) -> Option<Vec<u32>> {
+    let order = rng.permutation(tokens / length);
     let mut window = base.window.to_vec();
-    window.iter_mut().zip(order).for_each(|(id, from)| *id = base.window[from]);
-    window
+    for (chunk, from) in window.chunks_exact_mut(length).zip(order) {
+        chunk.copy_from_slice(&base.window[from * length..][..length]);
+    }
+    Some(window)
 }
 
 fn swap_half(base: &Base<'_>, rng: &mut Rng) -> Option<Vec<u32>> {
@@ -166,21 +172,6 @@ fn swap_half(base: &Base<'_>, rng: &mut Rng) -> Option<Vec<u32>> {
     let mut window = base.window.to_vec();
     window[..half].copy_from_slice(base.span(other, half, rng));
     Some(window)
-}
-
-fn shuffle_chunks(base: &Base<'_>, rng: &mut Rng) -> Vec<u32> {
-    let length = (base.window.len() / 16).max(1);
-    let order = rng.permutation(base.window.len() / length);
-    let mut window = base.window.to_vec();
-    for (chunk, from) in window.chunks_exact_mut(length).zip(order) {
-        chunk.copy_from_slice(&base.window[from * length..][..length]);
-    }
-    window
-}
-
-fn shuffle_tokens(base: &Base<'_>, rng: &mut Rng) -> Vec<u32> {
-    let order = rng.permutation(base.window.len());
-    order.into_iter().map(|from| base.window[from]).collect()
 }
 
 /// Number of planted facts, and tokens of each.
