@@ -57,7 +57,11 @@ fn add(array: &dyn Array, sums: &mut [u64]) {
             let has_length = !matches!(other, DataType::FixedSizeList(..));
             let length = if has_length { LENGTH_BYTES } else { 0 };
             let count = items.len();
-            let before = running_sum(&row_bytes(&[items], count));
+            let mut before = vec![0];
+            before.extend(row_bytes(&[items], count).into_iter().scan(0_u64, |sum, bytes| {
+                *sum += bytes;
+                Some(*sum)
+            }));
             add_each(array, sums, |row| {
                 length + before[ranges[row].end] - before[ranges[row].start]
             });
@@ -72,16 +76,6 @@ fn add_each(array: &dyn Array, sums: &mut [u64], bytes: impl Fn(usize) -> u64) {
             *sum += bytes(row);
         }
     }
-}
-
-/// Returns `[0, a, a + b, …]`.
-fn running_sum(values: &[u64]) -> Vec<u64> {
-    let mut sum = 0;
-    let sums = values.iter().map(|value| {
-        sum += value;
-        sum
-    });
-    std::iter::once(0).chain(sums).collect()
 }
 
 #[cfg(test)]

@@ -52,9 +52,7 @@ pub(super) fn output_field(field: &FieldRef) -> FieldRef {
         (field.data_type(), output.data_type())
         && key != wide
     {
-        let mut metadata = output.metadata().clone();
-        metadata.insert(DECLARED_KEY.to_string(), key.to_string());
-        output.set_metadata(metadata);
+        output.metadata_mut().insert(DECLARED_KEY.to_string(), key.to_string());
     }
     Arc::new(output)
 }
@@ -63,10 +61,9 @@ pub(super) fn output_field(field: &FieldRef) -> FieldRef {
 const UTC_TIME_KEY: &str = "adjusted_to_utc";
 
 /// Declares a time of day as UTC, which its Arrow type cannot.
-pub(super) fn utc_time_field(field: Field) -> Field {
-    let mut metadata = field.metadata().clone();
-    metadata.insert(UTC_TIME_KEY.to_owned(), String::new());
-    field.with_metadata(metadata)
+pub(super) fn utc_time_field(mut field: Field) -> Field {
+    field.metadata_mut().insert(UTC_TIME_KEY.to_owned(), String::new());
+    field
 }
 
 /// Describes a column that a format cannot hold.
