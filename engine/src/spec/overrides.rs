@@ -88,18 +88,14 @@ fn set_in_stage(
             .hint("change the pipeline file");
         return;
     }
-    if let Some(mapping) = stage_of(root, stage, problems) {
+    if let Some(mapping) = stage_of(root, stage) {
         set(mapping, keys, value, problems);
     }
 }
 
 /// Returns the mapping of a stage, inserting it at its usual position if it is absent; `None` if the file has no list of
 /// stages, which the checker reports.
-fn stage_of<'r>(
-    root: &'r mut Node,
-    stage: &PathStep,
-    problems: &mut Problems,
-) -> Option<&'r mut Node> {
+fn stage_of<'r>(root: &'r mut Node, stage: &PathStep) -> Option<&'r mut Node> {
     let YamlValue::Mapping(entries) = &mut root.value else { return None };
     let list = entries.iter_mut().find(|entry| entry.key == "stages")?;
     let YamlValue::List(items) = &mut list.value.value else { return None };
@@ -111,14 +107,10 @@ fn stage_of<'r>(
             let rank = |name: &str| stage_names().iter().position(|known| *known == name);
             let later = |item: &Node| name_of(item).and_then(|name| rank(&name)) > rank(stage.name);
             let index = items.iter().position(later).unwrap_or(items.len());
-            let mut mapping = Node::mapping(stage.span);
-            set(
-                &mut mapping,
-                &[PathStep { name: "stage", span: stage.span }],
-                Node::string(stage.span, stage.name),
-                problems,
-            );
-            items.insert(index, mapping);
+            let name = Node::string(stage.span, stage.name);
+            let entry = Entry { key: "stage".to_string(), span: stage.span, value: name };
+            let value = YamlValue::Mapping(vec![entry]);
+            items.insert(index, Node { value, ..Node::mapping(stage.span) });
             index
         });
     items.get_mut(index)

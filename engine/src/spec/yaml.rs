@@ -160,12 +160,7 @@ impl<'t> Reader<'t, '_, '_> {
             let message = format!("lists and mappings nested deeper than {MAX_DEPTH} levels");
             return self.refuse(span, &message, "a pipeline needs about four levels");
         }
-        let node = |value, text, plain, origin: Origin| Node {
-            span: origin.convert(span),
-            value,
-            text,
-            plain,
-        };
+        let own = self.origin.convert(span);
         match event {
             Event::Scalar(text, style, anchor, tag) => {
                 self.refuse_properties(span, anchor, tag.is_some())?;
@@ -175,19 +170,19 @@ impl<'t> Reader<'t, '_, '_> {
                 } else {
                     YamlValue::String(text.to_string())
                 };
-                Some(node(value, text.into_owned(), plain, self.origin))
+                Some(Node { span: own, value, text: text.into_owned(), plain })
             }
             Event::SequenceStart(anchor, tag) => {
                 self.refuse_properties(span, anchor, tag.is_some())?;
-                let items = self.items(depth)?;
-                Some(node(YamlValue::List(items), String::new(), true, self.origin))
+                let value = YamlValue::List(self.items(depth)?);
+                Some(Node { value, ..Node::mapping(own) })
             }
             Event::MappingStart(anchor, tag) => {
                 self.refuse_properties(span, anchor, tag.is_some())?;
-                let entries = self.entries(depth)?;
-                Some(node(YamlValue::Mapping(entries), String::new(), true, self.origin))
+                let value = YamlValue::Mapping(self.entries(depth)?);
+                Some(Node { value, ..Node::mapping(own) })
             }
-            Event::Alias(_) => self.refuse_alias(self.origin.convert(span)),
+            Event::Alias(_) => self.refuse_alias(own),
             _ => self.refuse(span, "expected a value here", "complete the file"),
         }
     }
@@ -279,11 +274,9 @@ impl<'t> Reader<'t, '_, '_> {
 
     /// Detects a tab in the indentation, which the library reports at the end of the previous line or by another name.
     fn tab_near(&self, span: Span) -> Option<Span> {
-        let lines = [span.line, span.line + 1].into_iter();
-        let mut tabs = lines.filter_map(|line| {
+        let (line, column) = [span.line, span.line + 1].into_iter().find_map(|line| {
             Some((line, indenting_tab(self.problems.sources.line(span.source, line))?))
-        });
-        let (line, column) = tabs.next()?;
+        })?;
         Some(Span { line, column, ..span })
     }
 

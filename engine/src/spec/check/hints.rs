@@ -28,8 +28,8 @@ pub(super) fn type_hint(node: &Node, kinds: &[ValueKind], key: &str) -> Option<S
             (ValueKind::String, _) if is_scalar => {
                 return Some(format!("put it in quotes: `\"{text}\"`"));
             }
-            (ValueKind::Mapping(_), YamlValue::String(_)) if kinds.len() == 1 => {
-                return mapping_hint(kind, &text, key);
+            (ValueKind::Mapping(mapping), YamlValue::String(_)) if kinds.len() == 1 => {
+                return mapping_hint(mapping, &text, key);
             }
             (ValueKind::Stage(_), YamlValue::String(_)) => {
                 return Some(format!("write `- stage: {text}`"));
@@ -49,8 +49,7 @@ pub(super) fn type_hint(node: &Node, kinds: &[ValueKind], key: &str) -> Option<S
     }
 }
 
-fn mapping_hint(kind: &ValueKind, text: &str, key: &str) -> Option<String> {
-    let ValueKind::Mapping(mapping) = kind else { return None };
+fn mapping_hint(mapping: &Json, text: &str, key: &str) -> Option<String> {
     let first = if mapping["properties"].get("default").is_some() {
         "default"
     } else {
