@@ -1,6 +1,5 @@
 //! Rules that decide whether a sample is kept: by bounds, by score, and among equal scores by input order.
 
-use std::cmp::Ordering;
 use std::sync::Arc;
 
 use longsift_stages::filter::budgets;
@@ -36,10 +35,7 @@ pub(super) struct Cutoff {
 
 impl Cutoff {
     fn keeps(self, score: f64, number: u64) -> bool {
-        match score.partial_cmp(&self.score) {
-            Some(Ordering::Equal) => number <= self.last_tie,
-            order => order == Some(Ordering::Greater),
-        }
+        score > self.score || (score >= self.score && number <= self.last_tie)
     }
 }
 
@@ -98,12 +94,11 @@ pub(super) fn sample_state(
     if let Some((missing, _)) = missing.find(|(statistic, _)| criteria.requires(*statistic)) {
         return SampleState::Missing(missing);
     }
-    if values.iter().any(|value| is_not_sampled(*value)) {
-        return rejected(false)
-            .map_or(SampleState::NotMeasured, |guard| SampleState::Rejected(guard, score()));
+    match rejected(false) {
+        Some(guard) => SampleState::Rejected(guard, score()),
+        None if values.iter().any(|value| is_not_sampled(*value)) => SampleState::NotMeasured,
+        None => SampleState::Ranked(score()),
     }
-    rejected(false)
-        .map_or(SampleState::Ranked(score()), |guard| SampleState::Rejected(guard, score()))
 }
 
 /// Index of the cutoff for a sample with this many tokens; `None` if no budget covers it.

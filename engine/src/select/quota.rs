@@ -1,7 +1,5 @@
 //! Amounts to keep of a group, consumed in rank order.
 
-use std::cmp::Ordering;
-
 use longsift_stages::filter::Filter;
 
 use crate::run_directory::calibration::Threshold;
@@ -57,14 +55,12 @@ impl Quota {
     /// Whether the next sample in rank order is kept.
     pub(super) fn keeps(&mut self, score: f64, tokens: u64) -> bool {
         match self {
-            Self::Above { score: lowest, ties } => match score.partial_cmp(lowest) {
-                Some(Ordering::Equal) => {
-                    let is_kept = *ties > 0;
-                    *ties -= u64::from(is_kept);
-                    is_kept
-                }
-                order => order == Some(Ordering::Greater),
-            },
+            Self::Above { score: lowest, .. } if score > *lowest => true,
+            Self::Above { score: lowest, ties } => {
+                let is_kept = score >= *lowest && *ties > 0;
+                *ties -= u64::from(is_kept);
+                is_kept
+            }
             Self::Amount { left, of_tokens } => {
                 let weight = if *of_tokens { tokens } else { 1 };
                 *left = left.and_then(|left| left.checked_sub(weight));
