@@ -6,12 +6,13 @@
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::{Array, ArrayRef, RecordBatch, StringArray, StructArray};
+use arrow_array::{Array, RecordBatch, StructArray};
 use arrow_cast::cast;
 use arrow_schema::DataType;
 use longsift_stages::tokenize::chat_template::Message;
 
 use super::input::Dataset;
+use super::labels::values;
 use super::problem::DataProblem;
 use super::read::position;
 use super::types;
@@ -94,22 +95,16 @@ fn texts(
     let Some(column) = messages.column_by_name(name) else {
         return Ok(vec![None; messages.len()]);
     };
-    let Some(item) = types::list_item(column.data_type()) else { return strings(column) };
+    let Some(item) = types::list_item(column.data_type()) else { return Ok(values(column)) };
     let column = cast(column, &DataType::LargeList(Arc::clone(item)))?;
     let lists = column.as_list::<i64>();
     let joined = |row: usize| {
         if lists.is_null(row) {
-            return Ok(None);
+            return None;
         }
         let parts = lists.value(row);
-        let Some(parts) = parts.as_struct().column_by_name(PART).cloned() else { return Ok(None) };
-        Ok(Some(strings(&parts)?.into_iter().flatten().collect::<String>()))
+        let parts = parts.as_struct().column_by_name(PART)?;
+        Some(values(parts).into_iter().flatten().collect::<String>())
     };
-    (0..lists.len()).map(joined).collect()
-}
-
-fn strings(column: &ArrayRef) -> Result<Vec<Option<String>>, arrow_schema::ArrowError> {
-    let column = cast(column, &DataType::Utf8)?;
-    let column: &StringArray = column.as_string();
-    Ok(column.iter().map(|text| text.map(str::to_owned)).collect())
+    Ok((0..lists.len()).map(joined).collect())
 }
