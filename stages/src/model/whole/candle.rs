@@ -4,17 +4,17 @@
 //! sequences change no bit.
 
 mod attention;
+pub(super) mod devices;
 mod head;
 mod layer;
 mod numbers;
-pub(super) mod place;
 
 use candle_core::Tensor;
 use longsift_kernels::Rope;
 
 use self::attention::QueryKeys;
+use self::devices::{CandleDevice, failed};
 use self::layer::Layer;
-use self::place::{CandleDevice, failed};
 use super::backend::{Backend, HeadOutput, HeadRequest, Squares};
 use super::located::WholeModel;
 use super::ropes::Ropes;
@@ -24,7 +24,7 @@ use crate::model::weights::LayerWeights;
 
 pub(super) struct Candle<'m> {
     pub(super) model: &'m WholeModel,
-    pub(super) place: &'m CandleDevice,
+    pub(super) device: &'m CandleDevice,
 }
 
 impl<'m> Backend for Candle<'m> {
@@ -36,7 +36,7 @@ impl<'m> Backend for Candle<'m> {
     fn state(&self, rows: Vec<f32>) -> Result<Tensor, ModelProblem> {
         let hidden = self.model.spec().hidden_size as usize;
         let tokens = rows.len() / hidden;
-        self.place.tensor(rows, &[tokens, hidden]).map_err(failed)
+        self.device.tensor(rows, &[tokens, hidden]).map_err(failed)
     }
 
     fn query_keys(
@@ -44,11 +44,11 @@ impl<'m> Backend for Candle<'m> {
         index: usize,
         mut weights: LayerWeights,
     ) -> Result<QueryKeys<'m>, ModelProblem> {
-        QueryKeys::new(self.place, &self.model.layers[index].spec, &mut weights).map_err(failed)
+        QueryKeys::new(self.device, &self.model.layers[index].spec, &mut weights).map_err(failed)
     }
 
     fn layer(&self, index: usize, weights: LayerWeights) -> Result<Layer<'m>, ModelProblem> {
-        Layer::new(self.model, self.place, index, weights).map_err(failed)
+        Layer::new(self.model, self.device, index, weights).map_err(failed)
     }
 
     fn query_keys_of<'l>(layer: &'l Layer<'m>) -> &'l QueryKeys<'m> {
@@ -85,6 +85,6 @@ impl<'m> Backend for Candle<'m> {
         requests: &[HeadRequest<'_>],
         states: Vec<Tensor>,
     ) -> Result<Vec<HeadOutput>, ModelProblem> {
-        head::finish(self.model, self.place, requests, states)
+        head::finish(self.model, self.device, requests, states)
     }
 }

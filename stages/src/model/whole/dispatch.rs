@@ -1,7 +1,7 @@
 //! Selection of a model's backend, and calls to it.
 
 #[cfg(feature = "candle")]
-use super::candle::place::CandleDevices;
+use super::candle::devices::CandleDevices;
 #[cfg(feature = "candle")]
 use super::candle_memory;
 use super::cpu;
@@ -21,8 +21,8 @@ macro_rules! on_backend {
             }
             #[cfg(feature = "candle")]
             $crate::model::whole::located::Chosen::Candle(devices) => {
-                let place = &devices.open($gpu)?;
-                let $backend = $crate::model::whole::candle::Candle { model: $model, place };
+                let device = &devices.open($gpu)?;
+                let $backend = $crate::model::whole::candle::Candle { model: $model, device };
                 $result
             }
         }

@@ -5,7 +5,7 @@ use std::path::Path;
 use longsift_kernels::{ElementType, Kernel};
 
 #[cfg(feature = "candle")]
-use super::candle::place::CandleDevices;
+use super::candle::devices::CandleDevices;
 use crate::model::checkpoint::{LocatedTensor, locate_parts};
 use crate::model::config::ModelConfig;
 use crate::model::decoder::{Decoder, FeedForward, NamedNorm, at_layer};

@@ -5,8 +5,8 @@ use std::ops::Range;
 use candle_core::{D, DType, Result, Tensor};
 use longsift_kernels::{LogitRules, Rope};
 
+use super::devices::CandleDevice;
 use super::numbers::{LinearLayer, RotaryTensors, TensorNorm, factor};
-use super::place::CandleDevice;
 use crate::contract::{LayerAttention, LayersRequest};
 use crate::model::spec::{AttentionSpec, HeadNorm, NormScope};
 use crate::model::tensors::TensorRole;
@@ -14,7 +14,7 @@ use crate::model::weights::LayerWeights;
 use crate::model::whole::candle_memory::{ATTENTION_ROWS, BLOCK_ROWS, attention_bytes};
 
 pub(in crate::model::whole) struct QueryKeys<'m> {
-    pub(super) place: &'m CandleDevice,
+    pub(super) device: &'m CandleDevice,
     pub(super) spec: &'m AttentionSpec,
     pub(super) norm: TensorNorm,
     query: Heads,
@@ -29,27 +29,27 @@ struct Heads {
 
 impl<'m> QueryKeys<'m> {
     pub(super) fn new(
-        place: &'m CandleDevice,
+        device: &'m CandleDevice,
         spec: &'m AttentionSpec,
         weights: &mut LayerWeights,
     ) -> Result<Self> {
         let hidden = spec.hidden_size as usize;
-        let norm = TensorNorm::take(place, &spec.norm, weights, TensorRole::NORM, hidden)?;
+        let norm = TensorNorm::take(device, &spec.norm, weights, TensorRole::NORM, hidden)?;
         let mut heads = |roles, of_norm| {
-            let projection = LinearLayer::take(place, weights, roles, hidden)?;
+            let projection = LinearLayer::take(device, weights, roles, hidden)?;
             let norm = spec.head_norm.as_ref().map(|norm| {
                 let width = match norm.over {
                     NormScope::AllHeads => projection.outputs(),
                     NormScope::Head | NormScope::EachHead => spec.head_dim as usize,
                 };
-                let own = TensorNorm::take(place, &norm.norm, weights, of_norm, width)?;
+                let own = TensorNorm::take(device, &norm.norm, weights, of_norm, width)?;
                 Ok::<_, candle_core::Error>((norm.clone(), own))
             });
             Ok::<_, candle_core::Error>(Heads { projection, norm: norm.transpose()? })
         };
         let query = heads(TensorRole::QUERY, TensorRole::QUERY_NORM)?;
         let key = heads(TensorRole::KEY, TensorRole::KEY_NORM)?;
-        Ok(Self { place, spec, norm, query, key })
+        Ok(Self { device, spec, norm, query, key })
     }
 
     /// Numbers per row of queries.
@@ -107,26 +107,26 @@ impl<'m> QueryKeys<'m> {
     ) -> Result<WindowKeys<'_>> {
         let tokens = state.dims()[0];
         let (key_heads, head_dim) = (self.spec.key_heads as usize, self.spec.head_dim as usize);
-        let turns = rope.map(|rope| RotaryTensors::new(self.place, rope, tokens)).transpose()?;
+        let turns = rope.map(|rope| RotaryTensors::new(self.device, rope, tokens)).transpose()?;
         let all = || {
             let shape = (key_heads, tokens, head_dim);
-            Tensor::zeros(shape, DType::F32, &self.place.device)
+            Tensor::zeros(shape, DType::F32, &self.device.handle)
         };
         let (keys, values) = (all()?, value.map(|_| all()).transpose()?);
         for rows in blocks(0..tokens, BLOCK_ROWS) {
             let normed = self.norm.apply(&state.narrow(0, rows.start, rows.len())?)?;
             let block = self.heads(&self.key, turns.as_ref(), rows.start, &normed)?;
-            keys.slice_set(&factor(self.place.precision, &block)?, 1, rows.start)?;
+            keys.slice_set(&factor(self.device.precision, &block)?, 1, rows.start)?;
             if let Some((values, value)) = values.as_ref().zip(value) {
                 let block = self.by_head(&self.clip(value.apply(&normed)?)?)?;
-                values.slice_set(&factor(self.place.precision, &block)?, 1, rows.start)?;
+                values.slice_set(&factor(self.device.precision, &block)?, 1, rows.start)?;
             }
         }
         let mut rules = self.spec.logit_rules(true);
         rules.query_scale = self.spec.query_scales(tokens);
         let of_row = self.spec.query_heads as usize * tokens * size_of::<f32>();
         let at_once =
-            (attention_bytes(!self.place.device.is_cpu()) / of_row).clamp(1, ATTENTION_ROWS);
+            (attention_bytes(!self.device.handle.is_cpu()) / of_row).clamp(1, ATTENTION_ROWS);
         Ok(WindowKeys { query_keys: self, turns, rules, keys, values, tokens, at_once })
     }
 
@@ -257,7 +257,7 @@ impl WindowKeys<'_> {
         let of = self.query_keys;
         let queries = of.heads(&of.query, self.turns.as_ref(), rows.start, normed)?;
         let Some(scales) = &self.rules.query_scale else { return Ok(queries) };
-        let scales = of.place.tensor(scales[rows.clone()].to_vec(), &[1, rows.len(), 1])?;
+        let scales = of.device.tensor(scales[rows.clone()].to_vec(), &[1, rows.len(), 1])?;
         queries.broadcast_mul(&scales)
     }
 
@@ -279,7 +279,7 @@ impl WindowKeys<'_> {
         let (heads, head_dim) = (spec.query_heads as usize, spec.head_dim as usize);
         let key_heads = spec.key_heads as usize;
         let queries = queries.narrow(1, 0, rows.len())?.contiguous()?;
-        let queries = factor(self.query_keys.place.precision, &queries)?;
+        let queries = factor(self.query_keys.device.precision, &queries)?;
         let queries = queries.reshape((key_heads, heads / key_heads * rows.len(), head_dim))?;
         let seen = self.keys.narrow(1, keys.start, keys.len())?;
         let mut logits = (queries.matmul(&seen.t()?)? * f64::from(self.rules.scale))?;
@@ -288,11 +288,11 @@ impl WindowKeys<'_> {
         }
         let mut logits = logits.reshape((heads, rows.len(), keys.len()))?;
         if let Some(slopes) = &self.rules.alibi_slopes {
-            let place = self.query_keys.place;
-            let slopes = place.tensor(slopes.clone(), &[heads, 1, 1])?;
+            let device = self.query_keys.device;
+            let slopes = device.tensor(slopes.clone(), &[heads, 1, 1])?;
             let distances =
                 rows.clone().flat_map(|row| keys.clone().map(move |key| key as f32 - row as f32));
-            let distances = place.tensor(distances.collect(), &[1, rows.len(), keys.len()])?;
+            let distances = device.tensor(distances.collect(), &[1, rows.len(), keys.len()])?;
             logits = (logits + slopes.broadcast_mul(&distances)?)?;
         }
         let block = AttentionBlock { rows: rows.clone(), keys: keys.clone(), numbers: logits };
@@ -324,7 +324,7 @@ impl WindowKeys<'_> {
     /// Computes attention's output for some rows, `[rows, query_heads · head_dim]`.
     pub(super) fn attend(&self, rows: Range<usize>, normed: &Tensor) -> Result<Tensor> {
         let values = self.values.as_ref().expect("the window has values");
-        let precision = self.query_keys.place.precision;
+        let precision = self.query_keys.device.precision;
         let queries = self.queries(&rows, normed)?;
         let mut parts = Vec::new();
         for part in blocks(rows.clone(), self.at_once) {

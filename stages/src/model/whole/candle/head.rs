@@ -4,8 +4,8 @@
 use candle_core::{D, DType, Result, Tensor};
 
 use super::attention::blocks;
+use super::devices::{CandleDevice, failed};
 use super::numbers::{LinearLayer, TensorNorm, squares_of};
-use super::place::{CandleDevice, failed};
 use crate::model::problem::ModelProblem;
 use crate::model::tensors::TensorRole;
 use crate::model::weights::LayerWeights;
@@ -31,7 +31,7 @@ struct HeadRows<'a> {
 /// Applies the last norm and the head to every window.
 pub(super) fn finish(
     model: &WholeModel,
-    place: &CandleDevice,
+    device: &CandleDevice,
     requests: &[HeadRequest<'_>],
     states: Vec<Tensor>,
 ) -> std::result::Result<Vec<HeadOutput>, ModelProblem> {
@@ -39,11 +39,11 @@ pub(super) fn finish(
         (model.spec().hidden_size as usize, model.spec().embedding_width() as usize);
     let mut weights = LayerWeights::read_tensors(&model.shards, &model.after)?;
     let (norm, roles) = (&model.decoder.last_norm.norm, TensorRole::LAST_NORM);
-    let norm = TensorNorm::take(place, norm, &mut weights, roles, hidden);
+    let norm = TensorNorm::take(device, norm, &mut weights, roles, hidden);
     let norm = norm.map_err(failed)?;
     let roles = TensorRole::HEAD_PROJECTION;
     let projection = model.decoder.head.projection.as_ref();
-    let projection = projection.map(|_| LinearLayer::take(place, &mut weights, roles, hidden));
+    let projection = projection.map(|_| LinearLayer::take(device, &mut weights, roles, hidden));
     let projection = projection.transpose().map_err(failed)?;
     let bias = weights.take(TensorRole::HeadBias);
     let prepared = requests.iter().zip(states).map(|(request, state)| {
@@ -53,7 +53,7 @@ pub(super) fn finish(
     model.read_head(piece_rows(width as u64), &mut |first, piece| {
         let rows = piece.len() / width;
         let bias = bias.get(first..first + rows).map(<[f32]>::to_vec).unwrap_or_default();
-        let piece = LinearLayer::new(place, piece, bias, width).map_err(failed)?;
+        let piece = LinearLayer::new(device, piece, bias, width).map_err(failed)?;
         let blocks = prepared.iter_mut().flat_map(|(_, blocks)| blocks);
         for block in blocks {
             block.absorb(model, &piece, first).map_err(failed)?;
@@ -130,10 +130,10 @@ impl HeadRows<'_> {
             let column = (*target as usize).checked_sub(first)?;
             (column < columns).then(|| (row, (row * columns + column) as u32))
         });
-        let (rows, places): (Vec<usize>, Vec<u32>) = here.unzip();
+        let (rows, indices): (Vec<usize>, Vec<u32>) = here.unzip();
         if !rows.is_empty() {
-            let places = Tensor::new(places, logits.device())?;
-            let found = logits.flatten_all()?.index_select(&places, 0)?.to_vec1::<f32>()?;
+            let indices = Tensor::new(indices, logits.device())?;
+            let found = logits.flatten_all()?.index_select(&indices, 0)?.to_vec1::<f32>()?;
             rows.iter().zip(found).for_each(|(row, logit)| self.found[*row] = f64::from(logit));
         }
         if let Some(last) = &mut self.last {

@@ -6,8 +6,8 @@ use candle_core::{Result, Tensor};
 use longsift_kernels::Rope;
 
 use super::attention::{QueryKeys, blocks};
+use super::devices::CandleDevice;
 use super::numbers::{LinearLayer, TensorNorm, squares_of};
-use super::place::CandleDevice;
 use crate::model::decoder::{Activation, NamedNorm, Order};
 use crate::model::tensors::TensorRole;
 use crate::model::weights::LayerWeights;
@@ -33,25 +33,26 @@ impl<'m> Layer<'m> {
     /// Takes the weights of layer `index`.
     pub(super) fn new(
         model: &'m WholeModel,
-        place: &'m CandleDevice,
+        device: &'m CandleDevice,
         index: usize,
         mut weights: LayerWeights,
     ) -> Result<Self> {
         let (spec, decoder) = (&model.layers[index].spec, &model.decoder);
         let hidden = spec.hidden_size as usize;
         let weights = &mut weights;
-        let query_keys = QueryKeys::new(place, spec, weights)?;
-        let value = LinearLayer::take(place, weights, TensorRole::VALUE, hidden)?;
+        let query_keys = QueryKeys::new(device, spec, weights)?;
+        let value = LinearLayer::take(device, weights, TensorRole::VALUE, hidden)?;
         let width = query_keys.query_width();
-        let output = LinearLayer::take(place, weights, TensorRole::OUTPUT, width)?;
-        let mut norm =
-            |named: &NamedNorm, roles| TensorNorm::take(place, &named.norm, weights, roles, hidden);
+        let output = LinearLayer::take(device, weights, TensorRole::OUTPUT, width)?;
+        let mut norm = |named: &NamedNorm, roles| {
+            TensorNorm::take(device, &named.norm, weights, roles, hidden)
+        };
         let after_attention = norm(&decoder.after_attention, TensorRole::AFTER_ATTENTION)?;
         let before_feed_forward =
             norm(&decoder.before_feed_forward, TensorRole::FEED_FORWARD_NORM)?;
         let after_feed_forward = norm(&decoder.after_feed_forward, TensorRole::AFTER_FEED_FORWARD)?;
         let projection = |weight: Cow<'_, [f32]>, bias, inputs| {
-            LinearLayer::new(place, weight.into_owned(), bias, inputs)
+            LinearLayer::new(device, weight.into_owned(), bias, inputs)
         };
         let feed_forward =
             FeedForwardLayers::new(&decoder.feed_forward, weights, hidden, projection)?;
@@ -141,15 +142,15 @@ impl FeedForwardLayers<LinearLayer> {
                 let choice = choices.iter().find(|(chosen, _)| *chosen == index)?;
                 Some((row as u32, choice.1 as f32))
             };
-            let (places, weights): (Vec<u32>, Vec<f32>) =
+            let (selected, weights): (Vec<u32>, Vec<f32>) =
                 choices.iter().enumerate().filter_map(of_row).unzip();
-            if places.is_empty() {
+            if selected.is_empty() {
                 continue;
             }
-            let weights = Tensor::from_vec(weights, (places.len(), 1), rows.device())?;
-            let places = Tensor::new(places, rows.device())?;
-            let given = expert.apply(&rows.index_select(&places, 0)?)?.broadcast_mul(&weights)?;
-            out = out.index_add(&places, &given, 0)?;
+            let weights = Tensor::from_vec(weights, (selected.len(), 1), rows.device())?;
+            let selected = Tensor::new(selected, rows.device())?;
+            let given = expert.apply(&rows.index_select(&selected, 0)?)?.broadcast_mul(&weights)?;
+            out = out.index_add(&selected, &given, 0)?;
         }
         Ok(out)
     }

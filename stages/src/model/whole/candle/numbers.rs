@@ -3,7 +3,7 @@
 use candle_core::{D, DType, Result, Tensor};
 use longsift_kernels::{Rope, RopeStyle};
 
-use super::place::CandleDevice;
+use super::devices::CandleDevice;
 use crate::measures::language_model::ProductPrecision;
 use crate::model::spec::Norm;
 use crate::model::tensors::Roles;
@@ -29,25 +29,25 @@ pub(super) struct LinearLayer {
 
 impl LinearLayer {
     pub(super) fn new(
-        place: &CandleDevice,
+        device: &CandleDevice,
         weight: Vec<f32>,
         bias: Vec<f32>,
         inputs: usize,
     ) -> Result<Self> {
         let outputs = weight.len() / inputs;
-        let weight = factor(place.precision, &place.tensor(weight, &[outputs, inputs])?)?;
-        let bias = (!bias.is_empty()).then(|| place.tensor(bias, &[outputs])).transpose()?;
-        Ok(Self { precision: place.precision, weight, bias })
+        let weight = factor(device.precision, &device.tensor(weight, &[outputs, inputs])?)?;
+        let bias = (!bias.is_empty()).then(|| device.tensor(bias, &[outputs])).transpose()?;
+        Ok(Self { precision: device.precision, weight, bias })
     }
 
     /// Takes a projection of `inputs` numbers out of a layer's weights.
     pub(super) fn take(
-        place: &CandleDevice,
+        device: &CandleDevice,
         weights: &mut LayerWeights,
         (weight, bias): Roles,
         inputs: usize,
     ) -> Result<Self> {
-        Self::new(place, weights.take(weight), weights.take(bias), inputs)
+        Self::new(device, weights.take(weight), weights.take(bias), inputs)
     }
 
     pub(super) fn outputs(&self) -> usize {
@@ -74,7 +74,7 @@ pub(super) struct TensorNorm {
 impl TensorNorm {
     /// Takes a norm over `width` numbers out of a layer's weights.
     pub(super) fn take(
-        place: &CandleDevice,
+        device: &CandleDevice,
         norm: &Norm,
         weights: &mut LayerWeights,
         (weight, bias): Roles,
@@ -84,7 +84,7 @@ impl TensorNorm {
             let numbers = weights.take(role);
             // A norm over heads has the weights of one head or of several.
             let shape = [numbers.len() / width, width];
-            let tensor = (!numbers.is_empty()).then(|| place.tensor(numbers, &shape));
+            let tensor = (!numbers.is_empty()).then(|| device.tensor(numbers, &shape));
             tensor.map(|tensor| tensor?.to_dtype(DType::F64)).transpose()
         };
         let weight = take(weight)?;
@@ -131,11 +131,12 @@ pub(super) struct RotaryTensors {
 }
 
 impl RotaryTensors {
-    pub(super) fn new(place: &CandleDevice, rope: &Rope, tokens: usize) -> Result<Self> {
+    pub(super) fn new(device: &CandleDevice, rope: &Rope, tokens: usize) -> Result<Self> {
         let pairs = rope.rotary_dims() / 2;
         let (style, cos, sin) = rope.table();
-        let table =
-            |numbers: &[f32]| place.tensor(numbers[..tokens * pairs].to_vec(), &[tokens, 1, pairs]);
+        let table = |numbers: &[f32]| {
+            device.tensor(numbers[..tokens * pairs].to_vec(), &[tokens, 1, pairs])
+        };
         Ok(Self { style, cos: table(cos)?, sin: table(sin)? })
     }
 

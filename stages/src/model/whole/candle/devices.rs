@@ -8,7 +8,7 @@ use candle_core::{Device, Tensor};
 use crate::measures::language_model::ProductPrecision;
 use crate::model::problem::{ModelProblem, ProblemKind};
 
-/// Version of candle, which the bits depend on.
+/// Version of candle, on which the bits depend.
 const VERSION: &str = "0.11.1";
 
 /// Devices that may run a model: the processor, or the GPUs of this machine.
@@ -25,24 +25,24 @@ impl CandleDevices {
         Self { on_gpus, precision, opened: Arc::default() }
     }
 
-    /// Opens the processor, or the GPU `number` unless it is open.
+    /// Returns the processor, or the GPU `number`, which is opened by the first call.
     pub(in crate::model::whole) fn open(&self, number: u32) -> Result<CandleDevice, ModelProblem> {
-        let mut device = Device::Cpu;
+        let mut handle = Device::Cpu;
         if self.on_gpus {
             let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
-            device = match opened.get(&number) {
-                Some(device) => device.clone(),
+            handle = match opened.get(&number) {
+                Some(handle) => handle.clone(),
                 None => Device::new_cuda(number as usize).map_err(failed)?,
             };
-            opened.insert(number, device.clone());
+            opened.insert(number, handle.clone());
         }
         // Products of bf16 numbers are exact in TF32.
         #[cfg(feature = "candle-cuda")]
         candle_core::cuda::set_gemm_reduced_precision_f32(self.precision == ProductPrecision::Bf16);
-        Ok(CandleDevice { device, precision: self.precision })
+        Ok(CandleDevice { handle, precision: self.precision })
     }
 
-    /// Name of everything except the weights that determines the bits.
+    /// Returns the name of the backend, its version and the kind of device: the bits depend on them.
     pub(in crate::model::whole) fn name(&self) -> String {
         format!("candle-{VERSION}-{}", if self.on_gpus { "cuda" } else { "cpu" })
     }
@@ -50,13 +50,13 @@ impl CandleDevices {
 
 #[derive(Clone, Debug)]
 pub(in crate::model::whole) struct CandleDevice {
-    pub(super) device: Device,
+    pub(super) handle: Device,
     pub(super) precision: ProductPrecision,
 }
 
 impl CandleDevice {
     pub(super) fn tensor(&self, numbers: Vec<f32>, shape: &[usize]) -> candle_core::Result<Tensor> {
-        Tensor::from_vec(numbers, shape, &self.device)
+        Tensor::from_vec(numbers, shape, &self.handle)
     }
 }
 
