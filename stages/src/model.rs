@@ -23,6 +23,7 @@
 //! # Ok::<(), longsift_stages::model::ModelProblem>(())
 //! ```
 
+mod aux_tensors;
 mod bos;
 mod build;
 mod cache;
@@ -45,7 +46,6 @@ mod rope;
 mod rope_config;
 mod row_steps;
 mod shard;
-mod side;
 mod spec;
 mod steps;
 mod stored;

@@ -7,8 +7,8 @@ use longsift_stages::model::{WholeModel, short_windows};
 use serde_json::Value;
 
 fn shared(path: &str) -> PathBuf {
-    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared");
-    std::env::var_os("LONGSIFT_SHARED").map_or_else(beside, PathBuf::from).join(path)
+    let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared");
+    std::env::var_os("LONGSIFT_SHARED").map_or_else(default, PathBuf::from).join(path)
 }
 
 fn json(path: &Path) -> Value {

@@ -297,8 +297,8 @@ impl SelectionCases {
 
     /// Compares every whole number, and every statistic derived from them.
     fn check(self) -> Outcome<()> {
-        let number = |is: bool, count: u64, of: u64| {
-            if is { Value::Number(count as f64 / of as f64) } else { Value::Null }
+        let number = |is_defined: bool, count: u64, total: u64| {
+            if is_defined { Value::Number(count as f64 / total as f64) } else { Value::Null }
         };
         for case in self.ids {
             let IdsCase { name, ids, tokens, periodic, repeated, frequent, .. } = case;
@@ -326,7 +326,8 @@ impl SelectionCases {
             assert_eq!(text.len(), bytes, "{name}");
             let expected = TextCounts { digits: digit, above_blank, unbroken };
             assert_eq!(TextCounts::new(&text), expected, "{name}");
-            let share = |count: usize, of: usize| number(of > 0, count as u64, of as u64);
+            let share =
+                |count: usize, total: usize| number(total > 0, count as u64, total as u64);
             let values = figures(&Lexical::default(), &[], Some((&text, 0)))?;
             assert_eq!(values[1..], [share(digit, above_blank), share(unbroken, bytes)], "{name}");
         }

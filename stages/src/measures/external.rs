@@ -247,21 +247,21 @@ impl Measure for External {
 
     fn facts(&self) -> serde_json::Value {
         let Self {
-            // Names the statistics and changes none.
+            // Only used in names and messages.
             name: _,
             command,
             version,
             reads,
             statistics,
-            // Their content counts: the engine adds their digests.
+            // The engine adds the digests of these files.
             files: _,
             environment,
-            // Declared by the user to change no answer.
+            // The user declares that these variables change no answer.
             pass_environment: _,
-            // Limits the time of a program only.
+            // Limit time and memory only.
             timeout_seconds: _,
             memory_limit_bytes: _,
-            // Sets the number of concurrent requests only.
+            // Set the number of concurrent requests only.
             processes: _,
             batch_windows: _,
         } = self;

@@ -158,8 +158,8 @@ mod tests {
         let columns = settings.columns();
         assert_eq!(columns.len(), values.len());
         let value = |name: &str| {
-            let place = columns.iter().position(|column| column.name == name).unwrap();
-            values[place].clone()
+            let index = columns.iter().position(|column| column.name == name).unwrap();
+            values[index].clone()
         };
         let errors = expected.standard_errors;
         assert_eq!(value("distance"), Value::Count(window.distance));

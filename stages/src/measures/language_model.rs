@@ -36,7 +36,7 @@ impl Measure for LanguageModel {
 
     fn facts(&self) -> serde_json::Value {
         let Self {
-            // Names the statistics only.
+            // Only changes the names of the statistics.
             name: _,
             // The engine adds the digest of the model's content; its path does not matter.
             model: _,

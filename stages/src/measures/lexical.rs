@@ -90,8 +90,8 @@ impl Measure for Lexical {
     }
 }
 
-fn share(count: usize, of: usize) -> Value {
-    Value::number((of > 0).then(|| count as f64 / of as f64))
+fn share(count: usize, total: usize) -> Value {
+    Value::number((total > 0).then(|| count as f64 / total as f64))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

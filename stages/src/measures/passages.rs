@@ -5,15 +5,15 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 /// Tokens of the n-grams that make up a repeated passage, and of the shortest passage.
-const GRAM: usize = 8;
-const MIN_PASSAGE: usize = 16;
+const GRAM_TOKENS: usize = 8;
+const MIN_PASSAGE_TOKENS: usize = 16;
 
 pub(super) fn ranges(marked: impl Iterator<Item = bool>) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
-    for (place, _) in marked.enumerate().filter(|(_, marked)| *marked) {
-        match ranges.last_mut().filter(|last| last.end == place) {
+    for (index, _) in marked.enumerate().filter(|(_, marked)| *marked) {
+        match ranges.last_mut().filter(|last| last.end == index) {
             Some(last) => last.end += 1,
-            None => ranges.push(place..place + 1),
+            None => ranges.push(index..index + 1),
         }
     }
     ranges
@@ -39,12 +39,12 @@ pub(super) fn periodic(ids: &[u32]) -> Vec<Range<usize>> {
 /// Returns the passages that `repeated_share` counts.
 pub(super) fn repeated(ids: &[u32]) -> Vec<Range<usize>> {
     let mut seen: HashSet<&[u32]> = HashSet::new();
-    let hits: Vec<bool> = ids.windows(GRAM).map(|gram| !seen.insert(gram)).collect();
+    let hits: Vec<bool> = ids.windows(GRAM_TOKENS).map(|gram| !seen.insert(gram)).collect();
     let mut covered = vec![false; ids.len()];
     for run in ranges(hits.into_iter()) {
         // A run of n-grams covers the tokens of all of them.
-        if run.len() > MIN_PASSAGE - GRAM {
-            covered[run.start..run.end + GRAM - 1].fill(true);
+        if run.len() > MIN_PASSAGE_TOKENS - GRAM_TOKENS {
+            covered[run.start..run.end + GRAM_TOKENS - 1].fill(true);
         }
     }
     ranges(covered.into_iter())
@@ -84,11 +84,11 @@ mod tests {
 
     #[test]
     fn a_repeated_passage_has_at_least_sixteen_tokens() {
-        let stretch: Vec<u32> = (0..15).collect();
-        let twice = |stretch: &[u32]| [stretch, &[99], stretch].concat();
-        assert!(repeated(&twice(&stretch)).is_empty());
-        let stretch: Vec<u32> = (0..16).collect();
-        assert_eq!(repeated(&twice(&stretch)), vec![17..33]);
+        let passage: Vec<u32> = (0..15).collect();
+        let twice = |passage: &[u32]| [passage, &[99], passage].concat();
+        assert!(repeated(&twice(&passage)).is_empty());
+        let passage: Vec<u32> = (0..16).collect();
+        assert_eq!(repeated(&twice(&passage)), vec![17..33]);
         assert!(repeated(&[5; 7]).is_empty());
     }
 

@@ -7,10 +7,10 @@ use std::thread::ScopedJoinHandle;
 use longsift_kernels::Kernel;
 use sha2::{Digest, Sha256};
 
+use super::aux_tensors::aux_tensors;
 use super::checkpoint::ModelFolder;
 use super::problem::ModelProblem;
 use super::row_steps::RowSteps;
-use super::side::aux_tensors;
 use super::spec::{AttentionSpec, Norm};
 use super::tensors::TensorRole;
 use super::weights::{LayerWeights, TensorReader};
@@ -27,7 +27,7 @@ pub(crate) struct BuiltTable {
     /// SHA-256 over name, type, shape and content of every tensor that was read.
     pub(crate) weights_digest: String,
     pub(crate) bytes_read: u64,
-    /// Auxiliary tensors of the table file, in the order of [`aux_tensors`](super::side::aux_tensors).
+    /// Auxiliary tensors of the table file, in the order of [`aux_tensors`](super::aux_tensors::aux_tensors).
     pub(crate) aux: Vec<Vec<f32>>,
 }
 

@@ -21,11 +21,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
+use super::aux_tensors::{aux_name, aux_tensors};
 use super::build::{self, TABLE_VERSION};
 use super::checkpoint::ModelFolder;
 use super::folder_files::read_small_file;
 use super::problem::ModelProblem;
-use super::side::{aux_name, aux_tensors};
 use super::table::{LayerZeroTable, TableHeader, TableWriter};
 use crate::contract::hex;
 use crate::load_partial_model::Precision;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use super::aux_tensors::{aux_tensors, packed_bytes};
 use super::decoder::Decoder;
 use super::families::{self, FirstLayerConfig, ModelScope};
 use super::fields::Fields;
@@ -15,7 +16,6 @@ use super::model_files::ModelFiles;
 use super::problem::{ModelProblem, with_remedies};
 use super::rope::RopeSpec;
 use super::shard::WeightShard;
-use super::side::{aux_tensors, packed_bytes};
 use super::spec::AttentionSpec;
 use super::table::ALIGNMENT;
 use super::tensors::LayerZeroTensors;

@@ -5,6 +5,7 @@
 
 mod alibi;
 mod cohere;
+mod decoders;
 mod deepseek;
 mod falcon;
 mod first_layer;
@@ -21,7 +22,6 @@ mod mistral;
 mod olmo;
 mod opt;
 mod qwen;
-mod rest;
 mod sizes;
 mod without_attention;
 
@@ -95,7 +95,7 @@ const FAMILIES: [Family; 61] = [
     ("minicpm3", Own(deepseek::minicpm3), Verified, None),
     ("ministral", Like(mistral::MINISTRAL), Verified, None),
     ("ministral3", Like(mistral::MINISTRAL3), Verified, None),
-    ("mistral", Like(mistral::MISTRAL), Verified, Some(rest::plain_llama_decoder)),
+    ("mistral", Like(mistral::MISTRAL), Verified, Some(decoders::plain_llama_decoder)),
     ("mixtral", Like(mistral::MIXTRAL), Verified, Some(mistral::mixtral_decoder)),
     ("mpt", Own(alibi::mpt), Verified, None),
     ("nemotron", Like(llama::NEMOTRON), Verified, None),
@@ -106,11 +106,11 @@ const FAMILIES: [Family; 61] = [
     ("opt", Own(opt::first_layer), Verified, Some(opt::decoder)),
     ("persimmon", Like(gpt_neox::PERSIMMON), Verified, None),
     ("phi", Like(layer_norms::PHI), Verified, Some(layer_norms::phi_decoder)),
-    ("phi3", Like(llama::PHI3), Verified, Some(rest::fused_gate_decoder)),
+    ("phi3", Like(llama::PHI3), Verified, Some(decoders::fused_gate_decoder)),
     ("qwen", Own(qwen::qwen), Unverified, None),
-    ("qwen2", Like(qwen::QWEN2), Verified, Some(rest::plain_llama_decoder)),
+    ("qwen2", Like(qwen::QWEN2), Verified, Some(decoders::plain_llama_decoder)),
     ("qwen2_moe", Like(qwen::QWEN2_MOE), Verified, None),
-    ("qwen3", Like(qwen::QWEN3), Verified, Some(rest::attention_bias_decoder)),
+    ("qwen3", Like(qwen::QWEN3), Verified, Some(decoders::attention_bias_decoder)),
     ("qwen3_moe", Like(qwen::QWEN3_MOE), Verified, None),
     ("RefinedWeb", Own(falcon::first_layer), Unverified, None),
     ("RefinedWebModel", Own(falcon::first_layer), Unverified, None),
@@ -163,7 +163,7 @@ pub(crate) fn decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Option<D
     let model_type = first.spec.model_type.as_str();
     let whole = |(name, _, _, decoder): &Family| Some((*name, (*decoder)?));
     let mut families = FAMILIES.iter().filter_map(whole);
-    let Some((_, rest)) = families.find(|(name, _)| *name == model_type) else {
+    let Some((_, builder)) = families.find(|(name, _)| *name == model_type) else {
         let names: Vec<&str> = FAMILIES.iter().filter_map(whole).map(|(name, _)| name).collect();
         let message = format!(
             "`{model_type}` models are supported for their first layer only, not as whole models"
@@ -173,7 +173,7 @@ pub(crate) fn decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Option<D
         return None;
     };
     let nested = config.optional_object("text_config").filter(|_| is_wrapper(config));
-    Some(rest(nested.as_ref().unwrap_or(config), first))
+    Some(builder(nested.as_ref().unwrap_or(config), first))
 }
 
 fn is_wrapper(config: &Fields<'_>) -> bool {

@@ -153,18 +153,18 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// Returns the objects of a list, or the single object in its place; none if absent.
+    /// Returns the objects of a list; a single object counts as a list of one. Empty if absent.
     pub(crate) fn objects(&self, name: &str) -> Vec<Fields<'a>> {
         let Some(items) = self.value(name).and_then(Value::as_array) else {
             return self.optional_object(name).into_iter().collect();
         };
         let fields = |(index, item): (usize, &'a Value)| {
-            let place = format!("`{name}.{index}`");
+            let path = format!("`{name}.{index}`");
             if item.as_object().is_none() {
-                self.wrong(&place, item, "an object");
+                self.wrong(&path, item, "an object");
             }
-            let place = format!("{place} of {}", self.location);
-            item.as_object().map(|map| Fields::new(map, &place, self.problems))
+            let location = format!("{path} of {}", self.location);
+            item.as_object().map(|map| Fields::new(map, &location, self.problems))
         };
         items.iter().enumerate().filter_map(fields).collect()
     }

@@ -65,7 +65,7 @@ macro_rules! formats {
         })*
 
         #[test]
-        fn every_form_has_a_test() {
+        fn every_format_has_a_test() {
             let tested = [$(stringify!($name)),*];
             for entry in fs::read_dir(folder()).unwrap() {
                 let name = entry.unwrap().file_name().into_string().unwrap();

@@ -117,9 +117,13 @@ impl GgufMetadata {
         self.list(key, GgufValue::number)
     }
 
-    fn list<'a, T>(&'a self, key: &str, of: impl Fn(&'a GgufValue) -> Option<T>) -> Option<Vec<T>> {
+    fn list<'a, T>(
+        &'a self,
+        key: &str,
+        convert: impl Fn(&'a GgufValue) -> Option<T>,
+    ) -> Option<Vec<T>> {
         match self.0.get(key)? {
-            GgufValue::List(list) => list.iter().map(of).collect(),
+            GgufValue::List(list) => list.iter().map(convert).collect(),
             _ => None,
         }
     }

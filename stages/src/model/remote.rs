@@ -18,7 +18,7 @@ use super::problem::ModelProblem;
 use super::shard::{RemoteWeights, WeightShard};
 use super::stored::{StoredTensor, StoredTensors, WeightSource};
 
-/// Name of a reduced `model.safetensors`: a folder with the original name would have no index.
+/// Name under which a reduced `model.safetensors` is stored: a folder with a file of the original name has no index.
 const ONLY: &str = "model-00001-of-00001.safetensors";
 
 /// Instructions for reducing a checkpoint to layer 0.

@@ -78,7 +78,7 @@ fn same(folder: &Path) {
 }
 
 #[test]
-fn a_slice_of_every_form_has_the_digest_of_the_whole() {
+fn a_slice_of_every_format_has_the_digest_of_the_whole() {
     for entry in fs::read_dir(format_tests::folder()).unwrap() {
         let folder = entry.unwrap().path();
         let names = folder_files::file_names(&folder).unwrap_or_default();

@@ -200,9 +200,9 @@ fn dynamic_base(theta: f64, dims: u64, factor: f64, max_positions: u64, tokens: 
     if tokens <= max_positions {
         return theta as f32;
     }
-    let stretch = factor as f32 * tokens as f32 / max_positions as f32 - (factor - 1.0) as f32;
+    let growth = factor as f32 * tokens as f32 / max_positions as f32 - (factor - 1.0) as f32;
     let exponent = dims as f64 / (dims as f64 - 2.0);
-    theta as f32 * power(stretch, exponent as f32)
+    theta as f32 * power(growth, exponent as f32)
 }
 
 /// Computes `LongRoPE`'s `1 / (factor · base ^ (2i / dims))`.

@@ -75,12 +75,12 @@ pub(crate) fn read_for_layer_type(
     let alpha = nested.as_ref().filter(|rope| defaults.alpha && kind(rope) == "dynamic");
     let alpha = alpha.and_then(|rope| rope.optional_positive("alpha"));
     let exponent = defaults.rotary_dims as f64 / (defaults.rotary_dims as f64 - 2.0);
-    let stretch = alpha.map_or(1.0, |alpha| libm::pow(alpha, exponent));
+    let base_factor = alpha.map_or(1.0, |alpha| libm::pow(alpha, exponent));
     let nested = nested.filter(|_| alpha.is_none());
     RopeSpec {
         pairing: defaults.pairing,
         rotary_dims: defaults.rotary_dims,
-        theta: theta.unwrap_or(written) * stretch,
+        theta: theta.unwrap_or(written) * base_factor,
         scaling: nested.map_or(RopeScaling::Default, |rope| scaling(config, &rope, defaults)),
     }
 }

@@ -23,7 +23,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::side::aux_name;
+use super::aux_tensors::aux_name;
 use super::tensors::TensorRole;
 use crate::load_partial_model::Precision;
 

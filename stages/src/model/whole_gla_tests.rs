@@ -374,9 +374,12 @@ fn short_losses_start_from_the_zero_state() {
         let window = ids(100, 5, 12);
         let got = model.measure(&request, &[&window], &|| true).unwrap().unwrap().remove(0);
         assert_eq!((got.losses.len(), got.short_losses.len()), (99, 68));
-        let alone = &model.forward(&[&window[16..48]]).unwrap()[0].losses[15..];
+        let separate = &model.forward(&[&window[16..48]]).unwrap()[0].losses[15..];
         let short = got.short_losses[..16].iter();
-        assert!(short.zip(alone).all(|(got, want)| got.to_bits() == want.to_bits()), "{settings}");
+        assert!(
+            short.zip(separate).all(|(got, want)| got.to_bits() == want.to_bits()),
+            "{settings}"
+        );
     }
 }
 

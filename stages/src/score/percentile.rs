@@ -333,8 +333,8 @@ mod tests {
         for (below, value) in one_in_seven.iter().enumerate() {
             assert_close(group.percentile(*value), (below as f64 + 0.5) / total);
         }
-        let elsewhere = Histogram::over(0.0, one_in_seven[585], Arc::new(group.words().to_vec()));
-        assert_eq!(elsewhere, group);
+        let copy = Histogram::over(0.0, one_in_seven[585], Arc::new(group.words().to_vec()));
+        assert_eq!(copy, group);
     }
 
     proptest! {

@@ -420,9 +420,9 @@ mod tests {
         {
             let got = scores(&[term("x", 1.0)], Combine::Sum, standardise, &[&[7.0, 7.0]]);
             assert_eq!(bits(&got), bits(&[flat, flat]));
-            let nobody = Scale::new(&[f64::NAN], standardise);
+            let empty = Scale::new(&[f64::NAN], standardise);
             let scorer =
-                Scorer::new(&[term("x", 1.0)], Combine::Sum, standardise, &[nobody]).unwrap();
+                Scorer::new(&[term("x", 1.0)], Combine::Sum, standardise, &[empty]).unwrap();
             assert_eq!(scorer.score(&[3.0]).to_bits(), flat.to_bits());
         }
     }

@@ -1,7 +1,6 @@
 //! Starts of the pieces of 64 ASCII bytes at once, by operations on masks.
 //!
-//! Only starts are found that no later byte can change: later than the block, or than its first byte that is not
-//! ASCII.
+//! Finds only the starts that do not depend on bytes after the block, or after its first byte that is not ASCII.
 
 /// Bytes of a block.
 pub(super) const BLOCK: usize = 64;
@@ -16,7 +15,7 @@ pub(super) struct AsciiBlock<'a> {
     blanks: u64,
     spaces: u64,
     line_ends: u64,
-    /// Known bytes of no class above.
+    /// Known bytes in none of the classes above.
     others: u64,
 }
 
@@ -169,7 +168,7 @@ impl<'a> AsciiBlock<'a> {
                 }
             }
         }
-        // Whether a character after letters at the end is a contraction is not known.
+        // A character after the last letters may begin a contraction, so its start is not known.
         starts & !(block.known & !(block.known >> 1) & block.letters << 1 & block.others)
     }
 

@@ -98,7 +98,7 @@ impl FastPath {
     }
 
     /// Appends the ids of the parts from byte `start`, a part boundary, to the first boundary at or after `stop`, and
-    /// returns that boundary. Calls `joint` with the start of each part and the number of ids before it.
+    /// returns that boundary. Calls `on_boundary` with the start of each part and the number of ids before it.
     pub(super) fn encode(
         &self,
         cache: &mut PartCache,
@@ -106,9 +106,9 @@ impl FastPath {
         start: usize,
         stop: usize,
         ids: &mut Vec<u32>,
-        joint: impl FnMut(usize, usize),
+        on_boundary: impl FnMut(usize, usize),
     ) -> usize {
-        let work = EncodeCall { path: self, cache, text, classes: &CLASSES, joint };
+        let work = EncodeCall { path: self, cache, text, classes: &CLASSES, on_boundary };
         match self.mode {
             SplitMode::Pieces(Scanner::Gpt2) => work.encode(&Gpt2, start, stop, ids),
             SplitMode::Pieces(Scanner::Cl100k { digits: 1 }) => {
@@ -167,7 +167,7 @@ struct EncodeCall<'a, J> {
     cache: &'a mut PartCache,
     text: &'a str,
     classes: &'a Classes,
-    joint: J,
+    on_boundary: J,
 }
 
 impl<J: FnMut(usize, usize)> EncodeCall<'_, J> {
@@ -191,7 +191,7 @@ impl<J: FnMut(usize, usize)> EncodeCall<'_, J> {
             // Ids of the batch that `ids` lacks.
             let (mut known, mut count) = ([0; BATCH * MAX_IDS], 0);
             for ((part, key), line) in batch.bounds.windows(2).zip(keys).zip(lines) {
-                (self.joint)(part[0], ids.len() + count);
+                (self.on_boundary)(part[0], ids.len() + count);
                 if let Some(of_part) = self.cache.ids(*key, line) {
                     known[count..count + MAX_IDS].copy_from_slice(of_part);
                     count += part_cache::count(of_part);

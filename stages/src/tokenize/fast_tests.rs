@@ -436,11 +436,11 @@ fn assert_linear(bytes: usize) {
             let (mut cache, mut ids) = (PartCache::new(usize::MAX), Vec::new());
             READS.set(0);
             let end = fast.encode(&mut cache, &text, 0, text.len(), &mut ids, |_, _| ());
-            let (looks, characters) = (READS.get(), text.chars().count());
+            let (reads, characters) = (READS.get(), text.chars().count());
             assert_eq!(end, text.len(), "{name}");
             assert!(
-                looks <= 6 * characters + 64,
-                "{name}: {looks} looks at {characters} of {:?}",
+                reads <= 6 * characters + 64,
+                "{name}: {reads} reads of {characters} characters of {:?}",
                 &text[..text.ceil_char_boundary(4)]
             );
         }

@@ -13,13 +13,13 @@ use super::settings::SpecialTokensInText;
 
 /// Tokenizer of the library, with or without its model.
 pub(super) struct Library {
-    /// Added tokens and all steps but the model; the model as well, unless `later` has it.
+    /// Added tokens and all steps but the model; the model as well, unless `lazy_model` has it.
     steps: Tokenizer,
-    later: Option<LaterModel>,
+    lazy_model: Option<LazyModel>,
 }
 
 /// Model that is built at its first use.
-struct LaterModel {
+struct LazyModel {
     json: Vec<u8>,
     whole: OnceLock<std::result::Result<Tokenizer, String>>,
 }
@@ -29,7 +29,7 @@ impl Library {
     pub(super) fn open(json: &[u8], special: SpecialTokensInText) -> Result<Self> {
         let mut steps = deterministic(json)?;
         steps.set_encode_special_tokens(special == SpecialTokensInText::AsText);
-        Ok(Self { steps, later: None })
+        Ok(Self { steps, lazy_model: None })
     }
 
     /// Reads a tokenizer without its model; `None` if the library might refuse the model, apart from merges of tokens
@@ -66,8 +66,8 @@ impl Library {
         rest.insert("model".to_owned(), json!({"type": "BPE", "vocab": added, "merges": []}));
         let mut steps = Tokenizer::from_bytes(serde_json::to_vec(&rest).ok()?).ok()?;
         steps.set_encode_special_tokens(special == SpecialTokensInText::AsText);
-        let later = Some(LaterModel { json: json.to_vec(), whole: OnceLock::new() });
-        Some(Self { steps, later })
+        let lazy_model = Some(LazyModel { json: json.to_vec(), whole: OnceLock::new() });
+        Some(Self { steps, lazy_model })
     }
 
     /// Returns the added tokens and all steps but the model.
@@ -76,10 +76,10 @@ impl Library {
     }
 
     pub(super) fn model(&self) -> Result<&ModelWrapper> {
-        let Some(later) = &self.later else { return Ok(self.steps.get_model()) };
-        let whole = later
+        let Some(lazy) = &self.lazy_model else { return Ok(self.steps.get_model()) };
+        let whole = lazy
             .whole
-            .get_or_init(|| deterministic(&later.json).map_err(|problem| problem.to_string()));
+            .get_or_init(|| deterministic(&lazy.json).map_err(|problem| problem.to_string()));
         Ok(whole.as_ref().map_err(String::clone)?.get_model())
     }
 
@@ -131,8 +131,8 @@ mod tests {
                "normalized": false, "special": true})
     }
 
-    /// Opens a changed tokenizer with its model built later, if that is possible, and checks it against the library.
-    fn is_built_later(change: impl FnOnce(&mut Value)) -> bool {
+    /// Opens a changed tokenizer and checks it against the library; returns whether its model is built lazily.
+    fn is_lazy(change: impl FnOnce(&mut Value)) -> bool {
         let json = bytes_with(change);
         let encoder = Encoder::from_bytes(&json, SpecialTokensInText::Parse);
         let whole = Tokenizer::from_bytes(&json);
@@ -149,18 +149,18 @@ mod tests {
         assert_eq!(encoder.encode(text, usize::MAX).unwrap().ids, expected);
         assert_eq!(encoder.encode_whole(text).unwrap().ids, expected);
         assert_eq!(encoder.library.vocabulary().unwrap(), whole.get_vocab(true));
-        encoder.library.later.is_some()
+        encoder.library.lazy_model.is_some()
     }
 
     #[test]
-    fn a_model_built_later_gives_the_ids_of_the_library() {
-        assert!(is_built_later(|_| ()));
-        assert!(is_built_later(|form| form["model"]["merges"] = json!(["h e"])));
-        assert!(is_built_later(|form| form["model"]["fuse_unk"] = json!(null)));
-        assert!(is_built_later(
+    fn a_lazily_built_model_gives_the_ids_of_the_library() {
+        assert!(is_lazy(|_| ()));
+        assert!(is_lazy(|form| form["model"]["merges"] = json!(["h e"])));
+        assert!(is_lazy(|form| form["model"]["fuse_unk"] = json!(null)));
+        assert!(is_lazy(
             |form| form["added_tokens"] = json!([added(257, "<s>"), added(258, "<t>")])
         ));
-        assert!(is_built_later(|form| {
+        assert!(is_lazy(|form| {
             form["model"]["vocab"]["<t>"] = json!(257);
             form["added_tokens"] = json!([added(257, "<t>"), added(258, "<s>")]);
         }));
@@ -168,13 +168,11 @@ mod tests {
 
     #[test]
     fn added_tokens_under_other_ids_are_those_of_the_library() {
-        assert!(!is_built_later(|form| form["added_tokens"] = json!([added(300, "<s>")])));
-        assert!(!is_built_later(
+        assert!(!is_lazy(|form| form["added_tokens"] = json!([added(300, "<s>")])));
+        assert!(!is_lazy(
             |form| form["added_tokens"] = json!([added(257, "<s>"), added(257, "<s>")])
         ));
-        assert!(!is_built_later(
-            |form| form["added_tokens"] = json!([added(0, ""), added(257, "<s>")])
-        ));
+        assert!(!is_lazy(|form| form["added_tokens"] = json!([added(0, ""), added(257, "<s>")])));
     }
 
     #[test]
@@ -189,7 +187,7 @@ mod tests {
         ] {
             let json = bytes_with(|form| form["model"][setting] = value.clone());
             assert!(Tokenizer::from_bytes(&json).is_err(), "{setting}: {value}");
-            assert!(!is_built_later(|form| form["model"][setting] = value));
+            assert!(!is_lazy(|form| form["model"][setting] = value));
         }
     }
 }

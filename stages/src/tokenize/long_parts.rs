@@ -35,7 +35,7 @@ const OVERLAP_BYTES: usize = 8 << 10;
 pub(super) struct LongParts {
     /// Whether the model merges bytes, each written as a character; otherwise characters, or the bytes of unknown
     /// ones.
-    of_bytes: bool,
+    is_byte_level: bool,
     /// [`CHUNK_BYTES`]; tests choose others.
     pub(super) chunk: usize,
     /// [`OVERLAP_BYTES`].
@@ -48,7 +48,7 @@ impl LongParts {
         if model.has_affixes() {
             return None;
         }
-        let of_bytes = match &recipe.parts {
+        let is_byte_level = match &recipe.parts {
             Parts::Pieces(_) if merges_bytes(&recipe.part.pre_tokenizer.0) => true,
             Parts::Unmerged(pairs) if pairs.knows_every_character() => false,
             _ => return None,
@@ -64,8 +64,8 @@ impl LongParts {
         let (chunk, overlap) = (CHUNK_BYTES, OVERLAP_BYTES);
         let usable = longest < overlap
             && ids.windows(2).all(|pair| pair[0] != pair[1])
-            && (!of_bytes || (0..=u8::MAX).filter(|byte| may_be_text(*byte)).all(has));
-        usable.then_some(Self { of_bytes, chunk, overlap })
+            && (!is_byte_level || (0..=u8::MAX).filter(|byte| may_be_text(*byte)).all(has));
+        usable.then_some(Self { is_byte_level, chunk, overlap })
     }
 
     pub(super) fn is_long(&self, part: &str) -> bool {
@@ -80,11 +80,11 @@ impl LongParts {
         part: &str,
         encode: impl Fn(Range<usize>) -> Result<Vec<PartToken>, EncodeRefusal>,
     ) -> Result<Vec<PartToken>, EncodeRefusal> {
-        if !self.of_bytes {
+        if !self.is_byte_level {
             return self.join_chunks(part.len(), |at| part.ceil_char_boundary(at), encode);
         }
-        let of_bytes = |range: Range<usize>| bytes_tokens(library, &part.as_bytes()[range]);
-        let mut tokens = self.join_chunks(part.len(), |at| at, of_bytes)?;
+        let encode_bytes = |range: Range<usize>| bytes_tokens(library, &part.as_bytes()[range]);
+        let mut tokens = self.join_chunks(part.len(), |at| at, encode_bytes)?;
         for (_, end) in &mut tokens {
             *end = part.ceil_char_boundary(*end as usize) as u32;
         }
@@ -97,7 +97,7 @@ impl LongParts {
         part: &str,
         encode: impl Fn(Range<usize>) -> Vec<PartToken>,
     ) -> Vec<PartToken> {
-        let boundary = |at| if self.of_bytes { at } else { part.ceil_char_boundary(at) };
+        let boundary = |at| if self.is_byte_level { at } else { part.ceil_char_boundary(at) };
         let tokens = self.join_chunks(part.len(), boundary, |range| Ok(encode(range)));
         tokens.expect("chunks are encoded without errors")
     }
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn chunks_join_at_a_common_token() {
-        let long = LongParts { of_bytes: false, chunk: 10, overlap: 4 };
+        let long = LongParts { is_byte_level: false, chunk: 10, overlap: 4 };
         for length in 1..100 {
             let tokens =
                 long.join_chunks(length, |at| at, |range| Ok(pairs_of_two(&range))).unwrap();
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn chunks_without_a_common_token_are_encoded_as_a_whole() {
-        let long = LongParts { of_bytes: false, chunk: 10, overlap: 4 };
+        let long = LongParts { is_byte_level: false, chunk: 10, overlap: 4 };
         // The ids encode the start of the chunk.
         let encode = |range: Range<usize>| {
             let id = range.start as u32;

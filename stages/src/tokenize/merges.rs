@@ -224,13 +224,13 @@ impl Merges {
         }
         let first = ids.len();
         match &self.symbols {
-            Symbols::Bytes { ids: of, .. } => {
-                ids.extend(part.iter().map(|byte| of[usize::from(*byte)]));
+            Symbols::Bytes { ids: byte_ids, .. } => {
+                ids.extend(part.iter().map(|byte| byte_ids[usize::from(*byte)]));
             }
-            Symbols::Characters { ids: of, bytes } => {
+            Symbols::Characters { ids: letter_ids, bytes } => {
                 let text = std::str::from_utf8(part).expect("parts of characters are text");
                 for letter in text.chars() {
-                    match of.get(&letter) {
+                    match letter_ids.get(&letter) {
                         Some(id) => ids.push(*id),
                         None => ids.extend(
                             letter

@@ -272,7 +272,7 @@ mod tests {
                 assert_eq!(ids, expected, "{number}");
             }
         }
-        assert!(misses < 1_200_000, "some were remembered");
+        assert!(misses < 1_200_000, "some ids were cached");
         let lines = cache.lines.len();
         assert!(cache.spilled.len() <= SPILLED_PER_LINE * lines);
         assert!(cache.long_bytes <= LONG_BYTES_PER_LINE * lines);

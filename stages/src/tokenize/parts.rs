@@ -286,16 +286,16 @@ impl Parts {
             Self::Pieces(steps) => return next_match(steps, caches, text, 0, at, take),
             Self::Unmerged(pairs) => {
                 let mut before = None;
-                text[at..].char_indices().find_map(|(place, letter)| {
+                text[at..].char_indices().find_map(|(offset, letter)| {
                     let parts = before.is_some_and(|before| pairs.may_part(before, letter));
                     before = Some(letter);
-                    parts.then_some(at + place)
+                    parts.then_some(at + offset)
                 })
             }
             Self::Words => {
                 let bytes = &text.as_bytes()[at..];
                 let is_end = |pair: &[u8]| !is_blank(pair[0]) && is_blank(pair[1]);
-                bytes.windows(2).position(is_end).map(|place| at + place + 1)
+                bytes.windows(2).position(is_end).map(|offset| at + offset + 1)
             }
         };
         let end = end.unwrap_or(text.len());

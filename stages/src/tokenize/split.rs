@@ -27,8 +27,8 @@ use super::problem::EncodeRefusal;
 
 /// Bytes of text per run; runs of a longer text are encoded at once.
 const RUN_BYTES: usize = 256 << 10;
-/// Joints that a run records.
-const JOINTS: usize = 1024;
+/// Maximum number of boundaries that a run records.
+const MAX_BOUNDARIES: usize = 1024;
 
 /// Tokenizer whose texts can be split.
 #[derive(Debug)]
@@ -63,8 +63,8 @@ struct EncodeScratch {
 #[derive(Debug, Default)]
 struct EncodedRange {
     tokens: EncodedText,
-    /// First boundaries between parts, with the number of tokens before each.
-    joints: Vec<(usize, usize)>,
+    /// First [`MAX_BOUNDARIES`] boundaries between parts, each with the number of tokens before it.
+    boundaries: Vec<(usize, usize)>,
     /// End of the last part.
     end: usize,
 }
@@ -240,14 +240,14 @@ impl Splitter {
                 .collect::<Result<_, _>>()?;
             for (run, mut ahead) in wave.zip(runs) {
                 while reached < stop(run) {
-                    let places = &ahead.joints;
-                    if let Ok(joint) = places.binary_search_by_key(&reached, |(place, _)| *place) {
-                        ahead.drop_before(joint);
+                    let boundaries = &ahead.boundaries;
+                    if let Ok(index) = boundaries.binary_search_by_key(&reached, |(at, _)| *at) {
+                        ahead.drop_before(index);
                         reached = ahead.end;
                         take(std::mem::take(&mut ahead));
                         break;
                     }
-                    let is_near = places.last().is_some_and(|(place, _)| reached < *place);
+                    let is_near = boundaries.last().is_some_and(|(at, _)| reached < *at);
                     let next = if is_near { reached + 1 } else { stop(run) };
                     let between = self.run(source, reached, next, false)?;
                     reached = between.end;
@@ -296,7 +296,7 @@ impl Splitter {
     ) -> Result<EncodedRange, EncodeRefusal> {
         let mut run = EncodedRange { end: start, ..EncodedRange::default() };
         if let Some(first) = source.first.filter(|_| start == 0) {
-            run.joints.push((0, 0));
+            run.boundaries.push((0, 0));
             run.end = fast.part_end(source.text, 0);
             for (id, end) in self.part_tokens(source, &source.text[..run.end], first)? {
                 run.tokens.push(id, end);
@@ -304,14 +304,14 @@ impl Splitter {
         }
         let (first_id, first_end) = (run.tokens.ids.len(), run.end);
         run.tokens.ids.reserve((stop.saturating_sub(run.end)) / 4);
-        let joints = &mut run.joints;
+        let boundaries = &mut run.boundaries;
         run.end = fast.encode(cache, source.text, run.end, stop, &mut run.tokens.ids, |at, ids| {
-            if joints.len() < JOINTS {
-                joints.push((at, ids));
+            if boundaries.len() < MAX_BOUNDARIES {
+                boundaries.push((at, ids));
             }
         });
         // A single part spans the whole run: the run in which it begins encodes it.
-        if ahead && run.joints.len() == 1 && run.end >= stop {
+        if ahead && run.boundaries.len() == 1 && run.end >= stop {
             return Ok(EncodedRange::default());
         }
         fast.add_ends(source.text, first_end, &run.tokens.ids[first_id..], &mut run.tokens.ends);
@@ -333,8 +333,8 @@ impl Splitter {
         let budget = PatternBudget::start(stop - start);
         while run.end < stop {
             budget.reach((stop - start).max(run.end - start));
-            if run.joints.len() < JOINTS {
-                run.joints.push((run.end, run.tokens.ids.len()));
+            if run.boundaries.len() < MAX_BOUNDARIES {
+                run.boundaries.push((run.end, run.tokens.ids.len()));
             }
             let tokens = &mut run.tokens;
             let mut take = |part: Range<usize>| {
@@ -393,8 +393,9 @@ impl Splitter {
 }
 
 impl EncodedRange {
-    fn drop_before(&mut self, joint: usize) {
-        let tokens = self.joints[joint].1;
+    /// Removes the tokens before the boundary with this index.
+    fn drop_before(&mut self, index: usize) {
+        let tokens = self.boundaries[index].1;
         self.tokens.ids.drain(..tokens);
         self.tokens.ends.drain(..tokens);
     }
@@ -440,8 +441,8 @@ mod tests {
             };
             let run = |start, stop, ahead| splitter.run(source, start, stop, ahead).unwrap();
             let inside = run(100, 1000, true);
-            assert_eq!((inside.tokens.ids.len(), inside.joints.len()), (0, 0));
-            assert_eq!(run(100, 1001, true).joints[..2], [(100, 0), (1000, 900)]);
+            assert_eq!((inside.tokens.ids.len(), inside.boundaries.len()), (0, 0));
+            assert_eq!(run(100, 1001, true).boundaries[..2], [(100, 0), (1000, 900)]);
             assert_eq!(run(100, 1000, false).tokens.ids.len(), 900);
         }
     }

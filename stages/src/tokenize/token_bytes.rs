@@ -63,9 +63,9 @@ impl TokenBytes {
 
     /// Returns the bytes of a token; empty for an id without one.
     pub fn bytes_of(&self, id: u32) -> &[u8] {
-        let place = id as usize;
-        let Some(end) = self.ends.get(place) else { return &[] };
-        let start = place.checked_sub(1).map_or(0, |before| self.ends[before]);
+        let index = id as usize;
+        let Some(end) = self.ends.get(index) else { return &[] };
+        let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
         &self.bytes[start as usize..*end as usize]
     }
 

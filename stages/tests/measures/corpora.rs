@@ -13,8 +13,8 @@ use super::Outcome;
 
 /// Returns a path in the shared folder.
 pub(super) fn shared(path: &str) -> PathBuf {
-    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared");
-    std::env::var_os("LONGSIFT_SHARED").map_or_else(beside, PathBuf::from).join(path)
+    let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared");
+    std::env::var_os("LONGSIFT_SHARED").map_or_else(default, PathBuf::from).join(path)
 }
 
 /// Reads the texts of a shared corpus, by `data_id`.

@@ -214,8 +214,8 @@ fn values_are_in_the_order_of_the_columns() {
 fn definitions_at_their_bounds() {
     let value = |ids: &[u32], name: &str| {
         let settings = Recurrence::default();
-        let place = settings.columns().iter().position(|column| column.name == name).unwrap();
-        figures(&settings, ids)[place].clone()
+        let index = settings.columns().iter().position(|column| column.name == name).unwrap();
+        figures(&settings, ids)[index].clone()
     };
     // Eight tokens that occur far back, and last 16 or 15 of 256 tokens back.
     for (last, copied) in [(16, 8.0), (15, 0.0)] {

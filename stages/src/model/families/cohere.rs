@@ -2,9 +2,9 @@
 
 use longsift_kernels::RopeStyle;
 
+use super::decoders::{LLAMA_LAYOUT, LlamaLayout, llama_decoder};
 use super::first_layer::{FirstLayerConfig, layer_zero_slides, slide, sliding_window};
 use super::llama_like::{LLAMA, LlamaLike, NormKind, head_norm};
-use super::rest::{LLAMA_LAYOUT, LlamaLayout, llama_decoder};
 use crate::model::decoder::{Decoder, NamedNorm, Order};
 use crate::model::fields::Fields;
 use crate::model::spec::{HeadNorm, NormScope};

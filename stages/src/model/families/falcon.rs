@@ -2,9 +2,9 @@
 
 use longsift_kernels::RopeStyle;
 
+use super::decoders::{head, output, plain, two_projections};
 use super::first_layer::FirstLayerConfig;
 use super::llama_like::named;
-use super::rest::{head, output, plain, two_projections};
 use super::sizes::{SizeDefaults, SizeNames, sizes};
 use crate::model::decoder::{Decoder, NamedNorm, Order};
 use crate::model::fields::Fields;

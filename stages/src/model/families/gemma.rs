@@ -2,11 +2,11 @@
 
 use longsift_kernels::RopeStyle;
 
+use super::decoders::{LLAMA_LAYOUT, LlamaLayout, llama_decoder, norms_after};
 use super::first_layer::{FirstLayerConfig, layer_zero_slides, slide, sliding_window};
 use super::llama_like::{
     LLAMA, LlamaLike, NormKind, eps, llama_like_with, plain_rope, rms_head_norm,
 };
-use super::rest::{LLAMA_LAYOUT, LlamaLayout, llama_decoder, norms_after};
 use super::sizes::SizeDefaults;
 use crate::model::decoder::{Activation, Decoder, FeedForward, NamedNorm};
 use crate::model::fields::Fields;

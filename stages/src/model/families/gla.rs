@@ -4,9 +4,9 @@ use longsift_kernels::RopeStyle;
 
 use serde_json::{Value, json};
 
+use super::decoders::{head, plain, sized};
 use super::first_layer::{FirstLayerConfig, SoftmaxLayers};
 use super::llama_like::{named, plain_rope};
-use super::rest::{head, plain, sized};
 use super::sizes::{MAX_ENTRIES, MAX_HEADS, MAX_TOKENS, check_groups};
 use crate::model::decoder::{Activation, Decoder, NamedNorm, Perceptron};
 use crate::model::fields::Fields;

@@ -2,9 +2,9 @@
 
 use longsift_kernels::RopeStyle;
 
+use super::decoders::{fused_gate_decoder, norms_after};
 use super::first_layer::FirstLayerConfig;
 use super::llama_like::{Bias, LLAMA, LlamaLike, eps, named, plain_rope, rms_head_norm};
-use super::rest::{fused_gate_decoder, norms_after};
 use super::sizes::{MAX_HEADS, SizeDefaults, SizeNames, check_groups, sizes};
 use crate::model::decoder::Decoder;
 use crate::model::fields::Fields;

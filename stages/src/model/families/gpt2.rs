@@ -2,9 +2,9 @@
 
 use longsift_kernels::RopeStyle;
 
+use super::decoders::{head, output, plain, two_projections};
 use super::first_layer::{FirstLayerConfig, slide_window};
 use super::llama_like::{named, plain_rope};
-use super::rest::{head, output, plain, two_projections};
 use super::sizes::{MAX_HEADS, MAX_TOKENS, SizeDefaults, SizeNames, sizes};
 use crate::model::decoder::{Decoder, NamedNorm};
 use crate::model::fields::Fields;

@@ -2,9 +2,9 @@
 
 use longsift_kernels::RopeStyle;
 
+use super::decoders::{head_named, output, plain, two_projections};
 use super::first_layer::FirstLayerConfig;
 use super::llama_like::{Bias, LLAMA, LlamaLike, NormKind, layer_head_norm, named};
-use super::rest::{head_named, output, plain, two_projections};
 use super::sizes::{LLAMA_NAMES, SizeDefaults, SizeNames, sizes};
 use crate::model::decoder::{Decoder, NamedNorm, Order};
 use crate::model::fields::Fields;

@@ -1,8 +1,8 @@
 //! Families like Llama with layer norms: Phi-1.5 and 2, `StableLM` 2 and 3B, `StarCoder2`.
 
+use super::decoders::{head, output, plain, plain_llama_decoder, two_projections};
 use super::first_layer::{FirstLayerConfig, slide_if_given};
 use super::llama_like::{Bias, LLAMA, LlamaLike, NormKind, layer_head_norm};
-use super::rest::{head, output, plain, plain_llama_decoder, two_projections};
 use crate::model::decoder::{Decoder, NamedNorm, Order};
 use crate::model::fields::Fields;
 use crate::model::spec::{HeadNorm, NormScope};

@@ -3,9 +3,9 @@
 
 use longsift_kernels::RopeStyle;
 
+use super::decoders::{LLAMA_LAYOUT, LlamaLayout, llama_decoder};
 use super::first_layer::{FirstLayerConfig, slide, slide_if_given, sliding_window};
 use super::llama_like::{Bias, LLAMA, LlamaLike, NormKind, head_norm, llama_like};
-use super::rest::{LLAMA_LAYOUT, LlamaLayout, llama_decoder};
 use crate::model::decoder::Decoder;
 use crate::model::fields::Fields;
 use crate::model::rope::{RopeScaling, yarn_attention_factor};

@@ -2,9 +2,9 @@
 
 use longsift_kernels::RopeStyle;
 
+use super::decoders::{LLAMA_LAYOUT, LlamaLayout, llama_decoder};
 use super::first_layer::{FirstLayerConfig, slide};
 use super::llama_like::{LLAMA, LlamaLike, eps, head_norm, llama_like};
-use super::rest::{LLAMA_LAYOUT, LlamaLayout, llama_decoder};
 use crate::model::decoder::Decoder;
 use crate::model::fields::Fields;
 use crate::model::spec::{HeadNorm, Norm, NormScope, QueryScale};

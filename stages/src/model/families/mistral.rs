@@ -1,11 +1,11 @@
 //! Mistral 7B, Nemo and Small; Ministral. The first release slides over 4,096 tokens in every layer.
 //! Mixtral follows the attention with a mixture of experts.
 
+use super::decoders::{plain_llama_decoder, sized};
 use super::first_layer::{
     FirstLayerConfig, slide, slide_everywhere, slide_if_given, sliding_window,
 };
 use super::llama_like::{Bias, LLAMA, LlamaLike};
-use super::rest::{plain_llama_decoder, sized};
 use super::sizes::MAX_ENTRIES;
 use crate::model::decoder::{Decoder, FeedForward, Perceptron};
 use crate::model::fields::Fields;

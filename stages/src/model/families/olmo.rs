@@ -2,9 +2,9 @@
 
 use longsift_kernels::RopeStyle;
 
+use super::decoders::{attention_bias_decoder, norms_after};
 use super::first_layer::{FirstLayerConfig, layer_zero_slides, slide, sliding_window};
 use super::llama_like::{LLAMA, LlamaLike, NormKind, plain_rope, rms_head_norm};
-use super::rest::{attention_bias_decoder, norms_after};
 use crate::model::decoder::{Decoder, NamedNorm};
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;

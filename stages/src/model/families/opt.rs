@@ -1,8 +1,8 @@
 //! OPT: learned positions, so each window is projected separately.
 
+use super::decoders::{head, output, plain, two_projections};
 use super::first_layer::FirstLayerConfig;
 use super::llama_like::named;
-use super::rest::{head, output, plain, two_projections};
 use super::sizes::{LLAMA_NAMES, MAX_ENTRIES, SizeDefaults, SizeNames, sizes};
 use crate::model::decoder::{Decoder, NamedNorm, Order};
 use crate::model::fields::Fields;

@@ -18,9 +18,9 @@ use super::format::{ByteSlice, StorageFormat};
 use super::numbers::{floats, rounded, words};
 use crate::model::tensors::NeededTensor;
 
-const PACKED: u64 = 8;
-/// Position of the code of output `8 · word + place` in its word, in steps of four bits: autoawq's `AWQ_REVERSE_ORDER`.
-const PLACES: [u32; PACKED as usize] = [0, 4, 1, 5, 2, 6, 3, 7];
+const CODES_PER_WORD: u64 = 8;
+/// Position of the code of output `8 · word + index` in its word, in steps of four bits: autoawq's `AWQ_REVERSE_ORDER`.
+const CODE_POSITIONS: [u32; CODES_PER_WORD as usize] = [0, 4, 1, 5, 2, 6, 3, 7];
 
 #[derive(Debug)]
 struct Gemm {
@@ -40,7 +40,7 @@ pub(super) fn find(
     let (outputs, inputs) = (needed.shape[0], needed.row_width());
     let group_size = group_size.unwrap_or(inputs).min(inputs);
     let groups = inputs.div_ceil(group_size);
-    let packed = outputs.div_ceil(PACKED);
+    let packed = outputs.div_ceil(CODES_PER_WORD);
     let codes = finder.shaped(&format!("{stem}.qweight"), &[Dtype::I32], &[inputs, packed]);
     let scales = finder.shaped(&format!("{stem}.scales"), &FLOATS, &[groups, outputs]);
     let zeros = finder.shaped(&format!("{stem}.qzeros"), &[Dtype::I32], &[groups, packed]);
@@ -52,14 +52,14 @@ pub(super) fn find(
 impl Gemm {
     /// Returns the range of words that hold some outputs.
     fn words(rows: &Range<u64>) -> Range<u64> {
-        rows.start / PACKED..rows.end.div_ceil(PACKED)
+        rows.start / CODES_PER_WORD..rows.end.div_ceil(CODES_PER_WORD)
     }
 }
 
 /// Returns the code of an output, from a row of words that starts with output `8 · first`.
 fn code(row: &[u32], first: u64, output: u64) -> f32 {
-    let word = row[(output / PACKED - first) as usize];
-    (word >> (4 * PLACES[(output % PACKED) as usize]) & 15) as f32
+    let word = row[(output / CODES_PER_WORD - first) as usize];
+    (word >> (4 * CODE_POSITIONS[(output % CODES_PER_WORD) as usize]) & 15) as f32
 }
 
 impl StorageFormat for Gemm {
@@ -70,12 +70,12 @@ impl StorageFormat for Gemm {
     fn slice(&self, index: usize, rows: &Range<u64>) -> Option<ByteSlice> {
         let words = Self::words(rows);
         let columns = words.start * 4..words.end * 4;
-        let row_bytes = self.outputs.div_ceil(PACKED) * 4;
+        let row_bytes = self.outputs.div_ceil(CODES_PER_WORD) * 4;
         (index == 0).then_some(ByteSlice { rows: 0..self.inputs, row_bytes, columns })
     }
 
     fn row_step(&self) -> u64 {
-        PACKED
+        CODES_PER_WORD
     }
 
     fn floats(&self, rows: Range<u64>, stored: &[Vec<u8>]) -> Result<Vec<f32>, String> {
@@ -83,7 +83,7 @@ impl StorageFormat for Gemm {
         let scales = floats(self.scale_type, &stored[1]);
         let read = Self::words(&rows);
         let (width, all) =
-            ((read.end - read.start) as usize, self.outputs.div_ceil(PACKED) as usize);
+            ((read.end - read.start) as usize, self.outputs.div_ceil(CODES_PER_WORD) as usize);
         let inputs = self.inputs as usize;
         let mut weights = vec![0.0; (rows.end - rows.start) as usize * inputs];
         weights.par_chunks_exact_mut(inputs).enumerate().for_each(|(row, weights)| {

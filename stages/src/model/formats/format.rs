@@ -12,7 +12,7 @@ pub(crate) trait StorageFormat: fmt::Debug + Send + Sync {
     /// Returns the part of stored tensor `index` that some rows need, or `None` if that tensor is read once and kept.
     fn slice(&self, index: usize, rows: &Range<u64>) -> Option<ByteSlice>;
 
-    /// Returns the number of rows at whose multiples reading may be split: no byte is needed on both sides.
+    /// Returns the row granularity of reads: a tensor may be split at multiples of it without reading a byte twice.
     fn row_step(&self) -> u64 {
         1
     }

@@ -33,7 +33,8 @@ pub(super) fn estimate(
         (lengths.iter().copied().max().unwrap_or(0), lengths.iter().sum::<u64>());
     let ropes = Ropes::bytes(model, lengths);
     let window_bytes = 4 * tokens * hidden + ropes;
-    let layer_bytes = model.layers.iter().map(|of| total_float_bytes(&of.parts)).max().unwrap_or(0);
+    let layer_bytes =
+        model.layers.iter().map(|layer| total_float_bytes(&layer.parts)).max().unwrap_or(0);
     // Keys, values, and the rotation on the device.
     let keys_and_values_bytes = 8 * longest * spec.key_heads * spec.head_dim + ropes;
     // A block's rows in float64 and float32, and the products of its perceptron.
@@ -42,17 +43,18 @@ pub(super) fn estimate(
     let heads = spec.query_heads * spec.head_dim;
     let rows = 4 * block * (8 * hidden + 6 * heads.max(wide.unwrap_or(0)));
     // Logits, powers, and powers or shares in float64 with a copy for the far ones.
-    let of_row = 4 * spec.query_heads * longest;
-    let logits = (attention_bytes(on_gpu) as u64).clamp(of_row, of_row * ATTENTION_ROWS as u64);
-    let logits = logits.min(of_row * block) * if attention.is_some() { 7 } else { 4 };
+    let row_bytes = 4 * spec.query_heads * longest;
+    let logits =
+        (attention_bytes(on_gpu) as u64).clamp(row_bytes, row_bytes * ATTENTION_ROWS as u64);
+    let logits = logits.min(row_bytes * block) * if attention.is_some() { 7 } else { 4 };
     let threads_bytes = rows + logits;
 
     let experts = matches!(model.decoder.feed_forward, FeedForward::Experts { .. });
-    let moving = model.layers.iter().map(|of| {
+    let moving = model.layers.iter().map(|layer| {
         // Experts are copied out of one array, and rounded numbers exist twice.
-        let largest = of.parts.iter().map(float_bytes).max().unwrap_or(0);
-        let all = total_float_bytes(&of.parts);
-        peak_while_reading(&of.parts).max(all + if experts { all } else { 2 * largest })
+        let largest = layer.parts.iter().map(float_bytes).max().unwrap_or(0);
+        let all = total_float_bytes(&layer.parts);
+        peak_while_reading(&layer.parts).max(all + if experts { all } else { 2 * largest })
     });
     let reading = window_bytes + moving.max().unwrap_or(0);
     let applying = window_bytes + layer_bytes + keys_and_values_bytes + threads_bytes;

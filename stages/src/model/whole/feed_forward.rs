@@ -23,7 +23,7 @@ impl<P> FeedForwardLayers<P> {
     /// Takes the weights of a layer. `projection` creates a projection from its weight, its bias (empty without one) and the number
     /// of its inputs.
     pub(super) fn new<E>(
-        of: &FeedForward,
+        description: &FeedForward,
         weights: &mut LayerWeights,
         hidden: usize,
         projection: impl Fn(Cow<'_, [f32]>, Vec<f32>, usize) -> Result<P, E>,
@@ -32,7 +32,7 @@ impl<P> FeedForwardLayers<P> {
         let mut take = |(weight, bias): Roles, inputs| {
             projection(Cow::Owned(weights.take(weight)), weights.take(bias), inputs)
         };
-        match of {
+        match description {
             FeedForward::Dense(part) => {
                 let gate = part.gate.as_ref().map(|_| take(TensorRole::GATE, hidden));
                 Ok(Self::Dense(PerceptronLayers {

@@ -68,8 +68,7 @@ impl WholeModel {
                 hash.update(&bytes);
             }
             let dtype = entry.dtype.to_string();
-            let of = ((*name).to_owned(), dtype, entry.shape.clone(), hex(&hash.finalize()));
-            Ok(Some(of))
+            Ok(Some(((*name).to_owned(), dtype, entry.shape.clone(), hex(&hash.finalize()))))
         };
         let tensors: Result<Vec<_>, ModelProblem> = stored.par_iter().map(digest).collect();
         let tensors: Option<Vec<_>> = tensors?.into_iter().collect();

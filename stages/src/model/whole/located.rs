@@ -220,14 +220,16 @@ fn layer_spec(first: &FirstLayerConfig, decoder: &Decoder, layer: u64) -> Attent
 
 fn layer_tensors(first: &FirstLayerConfig, decoder: &Decoder, layer: u64) -> Vec<NeededTensor> {
     let hidden = first.spec.hidden_size;
-    let softmax = first.softmax(layer).map(|of| (&of.spec, &of.tensors, &of.value, &of.output));
+    let softmax = first
+        .softmax(layer)
+        .map(|group| (&group.spec, &group.tensors, &group.value, &group.output));
     let (spec, tensors, value, output) =
         softmax.unwrap_or((&first.spec, &first.tensors, &decoder.value, &decoder.output));
     let mut needed: Vec<NeededTensor> = tensors.needed(spec);
     needed.retain(|needed| !is_before_layers(needed.role));
-    let mut projection = |of: &Projection, roles| needed.extend(of.needed(hidden, roles));
-    projection(value, TensorRole::VALUE);
-    projection(output, TensorRole::OUTPUT);
+    let mut add = |projection: &Projection, roles| needed.extend(projection.needed(hidden, roles));
+    add(value, TensorRole::VALUE);
+    add(output, TensorRole::OUTPUT);
     for part in decoder.feed_forward.perceptrons() {
         if let Some(gate) = &part.gate {
             projection(gate, TensorRole::GATE);

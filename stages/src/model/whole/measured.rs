@@ -86,14 +86,14 @@ impl WholeModel {
         let ends: Vec<HeadRequest<'_>> = sequences.iter().map(Sequence::end).collect();
         let layers = request.attention.as_ref().map_or(&[][..], |attention| &attention.layers);
         let mut with = |spec: &AttentionSpec, query_keys: &_, ropes: &Ropes<'_>, states: &[_]| {
-            let asked = request.attention.as_ref().expect("only its layers are visited");
+            let attention = request.attention.as_ref().expect("only its layers are visited");
             // Whole windows come first.
             for ((figures, ids), state) in figures.iter_mut().zip(windows).zip(states) {
                 if !should_continue() {
                     return Ok(false);
                 }
                 let rope = ropes.get(spec.rope.as_ref(), ids.len());
-                figures.layers.push(backend.attention(query_keys, rope, state, asked)?);
+                figures.layers.push(backend.attention(query_keys, rope, state, attention)?);
             }
             Ok(true)
         };
@@ -138,7 +138,7 @@ impl WholeModel {
     }
 }
 
-/// Calls `work` with the sequences of so many windows.
+/// Calls `work` with the sequences of `windows` windows.
 fn with_sequences<T>(
     request: &ForwardRequest,
     tokens: u64,
@@ -161,12 +161,13 @@ pub(super) fn sequences<'a>(request: &ForwardRequest, windows: &[&'a [u32]]) -> 
     let whole = whole.map(|(window, ids)| Sequence { ids, window, first_scored: None });
     let context = request.losses.and_then(|losses| losses.short_context);
     let short = windows.iter().enumerate().flat_map(|(window, ids)| {
-        let of = context.map(|context| context as usize).filter(|context| *context < ids.len());
-        let of = of.into_iter().flat_map(|context| {
+        let context =
+            context.map(|context| context as usize).filter(|context| *context < ids.len());
+        let short = context.into_iter().flat_map(|context| {
             // The first short window scores tokens whose context is the same in the whole window.
             short_windows(ids.len(), context, short_stride(context)).skip(1)
         });
-        of.map(move |short| Sequence {
+        short.map(move |short| Sequence {
             ids: &ids[short.start..short.end],
             window,
             first_scored: Some(short.first_scored - short.start),

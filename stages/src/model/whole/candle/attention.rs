@@ -75,16 +75,16 @@ impl<'m> QueryKeys<'m> {
     /// Computes heads of the rows from `first` on, given their normalised hidden states.
     fn heads(
         &self,
-        of: &Heads,
+        source: &Heads,
         turns: Option<&RotaryTensors>,
         first: usize,
         normed: &Tensor,
     ) -> Result<Tensor> {
-        let rows = self.clip(of.projection.apply(normed)?)?;
+        let rows = self.clip(source.projection.apply(normed)?)?;
         let (count, width) = rows.dims2()?;
         let head_dim = self.spec.head_dim as usize;
         let shape = (count, width / head_dim, head_dim);
-        let normalised = |heads: Tensor, after_rope: bool| match &of.norm {
+        let normalised = |heads: Tensor, after_rope: bool| match &source.norm {
             Some((norm, own)) if norm.after_rope == after_rope => match norm.over {
                 NormScope::AllHeads => own.apply(&heads.reshape((count, width))?)?.reshape(shape),
                 NormScope::Head | NormScope::EachHead => own.apply(&heads),
@@ -124,9 +124,9 @@ impl<'m> QueryKeys<'m> {
         }
         let mut rules = self.spec.logit_rules(true);
         rules.query_scale = self.spec.query_scales(tokens);
-        let of_row = self.spec.query_heads as usize * tokens * size_of::<f32>();
+        let row_bytes = self.spec.query_heads as usize * tokens * size_of::<f32>();
         let at_once =
-            (attention_bytes(!self.device.handle.is_cpu()) / of_row).clamp(1, ATTENTION_ROWS);
+            (attention_bytes(!self.device.handle.is_cpu()) / row_bytes).clamp(1, ATTENTION_ROWS);
         Ok(WindowKeys { query_keys: self, turns, rules, keys, values, tokens, at_once })
     }
 
@@ -254,10 +254,12 @@ impl WindowKeys<'_> {
 
     /// Computes the queries of a block of rows, `[query_heads, rows, head_dim]`.
     fn queries(&self, rows: &Range<usize>, normed: &Tensor) -> Result<Tensor> {
-        let of = self.query_keys;
-        let queries = of.heads(&of.query, self.turns.as_ref(), rows.start, normed)?;
+        let query_keys = self.query_keys;
+        let queries =
+            query_keys.heads(&query_keys.query, self.turns.as_ref(), rows.start, normed)?;
         let Some(scales) = &self.rules.query_scale else { return Ok(queries) };
-        let scales = of.device.tensor(scales[rows.clone()].to_vec(), &[1, rows.len(), 1])?;
+        let scales =
+            query_keys.device.tensor(scales[rows.clone()].to_vec(), &[1, rows.len(), 1])?;
         queries.broadcast_mul(&scales)
     }
 

@@ -41,7 +41,8 @@ pub(in crate::model::whole) fn estimate(
     let Mixing { windows: keys_and_values_bytes, thread: attending, width: heads, state } = mixing;
     let carried = if scored > tokens { 2 * state * model.layers.len() as u64 } else { 0 };
     let window_bytes = 4 * tokens * hidden + Ropes::bytes(model, lengths) + carried;
-    let layer_bytes = model.layers.iter().map(|of| total_float_bytes(&of.parts)).max().unwrap_or(0);
+    let layer_bytes =
+        model.layers.iter().map(|layer| total_float_bytes(&layer.parts)).max().unwrap_or(0);
     let scratch = PackedWeights::scratch_bytes();
 
     // 1. Embedding.
@@ -53,8 +54,10 @@ pub(in crate::model::whole) fn estimate(
         let all = total_float_bytes(parts);
         all + if experts { all } else { parts.iter().map(float_bytes).max().unwrap_or(0) }
     };
-    let layers =
-        model.layers.iter().map(|of| peak_while_reading(&of.parts).max(packing(&of.parts)));
+    let layers = model
+        .layers
+        .iter()
+        .map(|layer| peak_while_reading(&layer.parts).max(packing(&layer.parts)));
     let reading = window_bytes + layers.max().unwrap_or(0);
     // 3. Applying the layer; before that, attention of whole windows is summed, one after the other.
     let wide = model.decoder.feed_forward.perceptrons();

@@ -120,12 +120,12 @@ impl<'a> QueryKeys<'a> {
         })
     }
 
-    /// Passes the shape, rules, queries and keys of such a window to `of`.
+    /// Passes the shape, rules, queries and keys of such a window to `work`.
     pub(crate) fn with_source<T>(
         &self,
         rope: Option<&Rope>,
         state: &[f32],
-        of: &mut dyn FnMut(&AttentionShape, &LogitRules, &dyn QueryKeySource) -> T,
+        work: &mut dyn FnMut(&AttentionShape, &LogitRules, &dyn QueryKeySource) -> T,
     ) -> T {
         let hidden = self.spec.hidden_size as usize;
         let tokens = state.len() / hidden;
@@ -147,7 +147,7 @@ impl<'a> QueryKeys<'a> {
             self.queries(block * BLOCK_ROWS, &normed, rope, queries);
             self.keys(block * BLOCK_ROWS, &normed, rope, keys);
         });
-        of(&shape, &rules, &rows)
+        work(&shape, &rules, &rows)
     }
 
     fn sums(
