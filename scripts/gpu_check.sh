@@ -125,15 +125,15 @@ truth() {
 }
 
 # File name, then options of nvcc: the variants selected by LONGSIFT_V3_* in attention_v3.cu.
-forms() {
-  cat <<FORMS
+kernel_variants() {
+  cat <<VARIANTS
 plain
 two-stages -DLONGSIFT_V3_STAGES=2
 running-maximum -DLONGSIFT_V3_BOUNDED=0
 running-maximum-two-chains -DLONGSIFT_V3_BOUNDED=0 -DLONGSIFT_V3_CHAINS=2
 running-maximum-eight-chains -DLONGSIFT_V3_BOUNDED=0 -DLONGSIFT_V3_CHAINS=8
 two-stages-running-maximum -DLONGSIFT_V3_STAGES=2 -DLONGSIFT_V3_BOUNDED=0
-FORMS
+VARIANTS
 }
 
 compile() { # NAME OPTION...: writes NAME/attention_v3.fatbin
@@ -148,7 +148,7 @@ variants() {
   while read -r name options; do
     # shellcheck disable=SC2086 # options are words
     compile "$name" $options &
-  done < <(forms)
+  done < <(kernel_variants)
   wait
   while read -r name _; do
     if [ ! -s "$results/variants/$name/attention_v3.fatbin" ]; then
@@ -159,7 +159,7 @@ variants() {
     check "variant-$name" 45 env LONGSIFT_CUDA_IMAGES="$results/variants/$name" "$here/gpu_windows" \
       --kernel cuda-v3-bf16 --beside cuda-v1-bf16 --geometry LLaMA-3.1-8B --tokens 4096,32768 --repeat 20 --no-limits \
       --json "$results/variant-$name.jsonl"
-  done < <(forms)
+  done < <(kernel_variants)
   best=$(sed -n 's/.*"tokens":32768.*"attention_ms":\([0-9.]*\).*/\1/p;t;d' "$results"/variant-*.jsonl | sort -n | head -1)
   [ -n "$best" ] || return
   name=$(basename "$(grep -l "\"attention_ms\":$best," "$results"/variant-*.jsonl | head -1)" .jsonl)

@@ -11,6 +11,8 @@ mod bucket;
 mod cascade;
 #[cfg(test)]
 mod changed_input;
+#[cfg(test)]
+mod checkpoint_formats;
 mod checks;
 #[cfg(test)]
 mod commands;
@@ -51,8 +53,6 @@ mod faults;
 mod folders;
 #[cfg(test)]
 mod formats;
-#[cfg(test)]
-mod forms;
 #[cfg(test)]
 mod golden;
 #[cfg(test)]

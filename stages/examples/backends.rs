@@ -6,11 +6,11 @@
 //! ```
 //!
 //! Without arguments, two windows of 2,048 tokens of a model with the layers of SmolLM2-135M and weights of 0.
-#![expect(clippy::print_stdout, reason = "the figures are what the program is for")]
+#![expect(clippy::print_stdout, reason = "the program prints a table")]
 
 #[expect(dead_code, reason = "only softmax attention has two backends")]
-#[path = "../tests/hollow/mod.rs"]
-mod hollow;
+#[path = "../tests/zero_weights/mod.rs"]
+mod zero_weights;
 
 use std::path::Path;
 use std::time::Instant;
@@ -19,8 +19,8 @@ use longsift_stages::contract::{ForwardFigures, ForwardRequest, LossRequest};
 use longsift_stages::measures::language_model::{LossSums, ProductPrecision};
 use longsift_stages::model::{BackendName, WholeModel, has_gpu};
 
-/// Eight layers of SmolLM2-135M, with as much of its vocabulary.
-const SIZES: hollow::Sizes = hollow::Sizes {
+/// Eight of the 30 layers of SmolLM2-135M, and about the same share of its vocabulary.
+const SIZES: zero_weights::Sizes = zero_weights::Sizes {
     layers: 8,
     hidden: 576,
     heads: 9,
@@ -37,12 +37,12 @@ fn main() {
     match &arguments[..] {
         [] => {
             let folder = tempfile::tempdir().expect("a folder for the model");
-            hollow::llama(folder.path(), &SIZES, "BF16");
+            zero_weights::llama(folder.path(), &SIZES, "BF16");
             let window: Vec<u32> = (0..2048).map(|token| token * 7 % 3000).collect();
             compare(folder.path(), &[window.clone(), window], 512, REPEATS);
         }
         [folder, windows, short_context] => {
-            let text = std::fs::read_to_string(windows).expect("the windows can be read");
+            let text = std::fs::read_to_string(windows).expect("a readable file of windows");
             let ids = |line: &str| {
                 let line: serde_json::Value = serde_json::from_str(line).expect("a line of JSON");
                 serde_json::from_value(line["ids"].clone()).expect("a list of ids")
@@ -71,15 +71,16 @@ fn compare(folder: &Path, windows: &[Vec<u32>], short_context: u32, repeats: usi
     let mut all = Vec::new();
     for (backend, precision) in runs {
         let model = WholeModel::open(folder).expect("a whole model");
-        let model =
-            model.with_backend(Some(backend), precision, has_gpu()).expect("the build has it");
+        let model = model
+            .with_backend(Some(backend), precision, has_gpu())
+            .expect("a backend of this build");
         let ids: Vec<&[u32]> = windows.iter().map(Vec::as_slice).collect();
         let mut fastest = f64::INFINITY;
         let mut made = Vec::new();
         for _ in 0..repeats {
             let start = Instant::now();
-            let figures = model.measure(&request, &ids, &|| true).expect("a sound model");
-            made = figures.expect("nobody stops it");
+            let figures = model.measure(&request, &ids, &|| true).expect("a valid model");
+            made = figures.expect("the callback never stops");
             fastest = fastest.min(start.elapsed().as_secs_f64());
         }
         println!(

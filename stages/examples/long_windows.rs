@@ -1,15 +1,15 @@
 //! Cost of long windows with gated linear attention and with softmax attention: `cargo run --release -p longsift-stages --example long_windows`.
 //!
-//! Two models of the same sizes and with weights of 0: a pass costs the same with any weights. Arguments are window lengths. Times
-//! are those of processors, so that other programs on the machine matter little. Runs on Linux.
-#![expect(clippy::print_stdout, reason = "the table is what the program is for")]
+//! Two models of the same sizes and with weights of 0, since a forward pass takes the same time with any weights. Arguments are
+//! window lengths. Times are processor times, which other programs on the machine hardly affect. Runs on Linux.
+#![expect(clippy::print_stdout, reason = "the program prints a table")]
 
 use longsift_stages::model::WholeModel;
 
-#[path = "../tests/hollow/mod.rs"]
-mod hollow;
+#[path = "../tests/zero_weights/mod.rs"]
+mod zero_weights;
 
-use hollow::Sizes;
+use zero_weights::Sizes;
 
 const SIZES: Sizes =
     Sizes { layers: 2, hidden: 512, heads: 4, key_heads: 4, wide: 1408, vocabulary: 4096 };
@@ -22,8 +22,8 @@ fn main() {
     println!("{} layers of {}, {threads} threads", SIZES.layers, SIZES.hidden);
     println!("{:>8} {:>22} {:>22} {:>6}", "tokens", "gated linear", "softmax", "ratio");
     for tokens in lengths {
-        let gated = measure(hollow::gla, tokens);
-        let softmax = measure(hollow::llama, tokens);
+        let gated = measure(zero_weights::gla, tokens);
+        let softmax = measure(zero_weights::llama, tokens);
         let cell =
             |(micros, bytes): (f64, u64)| format!("{micros:.0} µs/token, {} MB", bytes / 1_000_000);
         println!(
@@ -35,11 +35,11 @@ fn main() {
     }
 }
 
-/// Processor microseconds for a token, and the most memory.
+/// Returns the processor microseconds per token, and the peak memory.
 fn measure(write: fn(&std::path::Path, &Sizes, &str), tokens: usize) -> (f64, u64) {
     let folder = tempfile::tempdir().expect("a folder for the model");
     write(folder.path(), &SIZES, "F32");
-    let model = WholeModel::open(folder.path()).expect("the model was written whole");
+    let model = WholeModel::open(folder.path()).expect("the model has all tensors");
     let ids: Vec<u32> = (0..tokens).map(|token| (token * 7 % 3000) as u32).collect();
     let threads = rayon::current_num_threads() as u64;
     let start = processor_seconds();
@@ -48,9 +48,9 @@ fn measure(write: fn(&std::path::Path, &Sizes, &str), tokens: usize) -> (f64, u6
     (micros, model.memory(tokens as u64, threads).peak_bytes)
 }
 
-/// Seconds of processors that this process has used.
+/// Returns the processor seconds that this process has used.
 fn processor_seconds() -> f64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").expect("Linux counts them");
+    let stat = std::fs::read_to_string("/proc/self/stat").expect("Linux reports processor times");
     // The name of the program may contain spaces; user and system time are in hundredths.
     let fields = stat.rsplit(')').next().expect("a name in brackets").split_whitespace();
     let ticks = fields.skip(11).take(2).map(|field| field.parse::<f64>().expect("a number"));

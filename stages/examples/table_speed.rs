@@ -1,12 +1,12 @@
-//! Measures how fast a layer-zero table is computed, compared with its multiplications alone, and how soon a cached
-//! one is open.
+//! Measures how fast a layer-zero table is computed, compared with its multiplications alone, and how long it takes to open a
+//! cached one.
 //!
 //! ```sh
 //! cargo run --release -p longsift-stages --example table_speed -- MODEL_FOLDER CACHE_FOLDER
 //! ```
 //!
 //! The cache folder must be new or empty: its disk is part of the measurement.
-#![expect(clippy::print_stdout, reason = "the figures are what the program is for")]
+#![expect(clippy::print_stdout, reason = "the program prints a table")]
 
 use std::hint::black_box;
 use std::path::Path;

@@ -3,7 +3,7 @@
 //!
 //! `cargo run --release -p longsift-stages --example tokenize -- TOKENIZER_FOLDER FILE.parquet...`
 
-#![expect(clippy::print_stdout, reason = "the line of figures is what the program is for")]
+#![expect(clippy::print_stdout, reason = "the program prints a line of JSON")]
 
 use std::error::Error;
 use std::fs::File;

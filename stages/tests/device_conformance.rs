@@ -1,6 +1,6 @@
 //! Every conformance case on the kernels of GPUs: on every machine in the emulation of the device code, and with the
 //! feature `cuda` on each GPU.
-#![expect(clippy::print_stderr, reason = "what is checked is printed")]
+#![expect(clippy::print_stderr, reason = "the tests print the compared values")]
 
 #[path = "../../kernels/tests/cuda/emulation/driver.rs"]
 #[expect(unsafe_code, dead_code, reason = "shared with the kernels' tests, which use everything")]

@@ -326,8 +326,7 @@ impl SelectionCases {
             assert_eq!(text.len(), bytes, "{name}");
             let expected = TextCounts { digits: digit, above_blank, unbroken };
             assert_eq!(TextCounts::new(&text), expected, "{name}");
-            let share =
-                |count: usize, total: usize| number(total > 0, count as u64, total as u64);
+            let share = |count: usize, total: usize| number(total > 0, count as u64, total as u64);
             let values = figures(&Lexical::default(), &[], Some((&text, 0)))?;
             assert_eq!(values[1..], [share(digit, above_blank), share(unbroken, bytes)], "{name}");
         }

@@ -1,19 +1,19 @@
 //! Compares `WholeModel::memory` with the heap memory of a forward pass. The only test of its binary, because the
 //! allocator counts the whole process.
-#![expect(clippy::print_stderr, reason = "what is checked is printed")]
-#![expect(clippy::unwrap_used, reason = "what a test cannot go on without ends it")]
+#![expect(clippy::print_stderr, reason = "the test prints the compared values")]
+#![expect(clippy::unwrap_used, reason = "a failed `unwrap` fails the test")]
 
 #[path = "../../kernels/tests/common/heap.rs"]
 #[expect(unsafe_code, reason = "it belongs to the kernels' tests")]
 mod heap;
 
-mod hollow;
+mod zero_weights;
 
 use std::path::Path;
 
-use hollow::Sizes;
 use longsift_stages::measures::language_model::ProductPrecision;
 use longsift_stages::model::{BackendName, WholeModel};
+use zero_weights::Sizes;
 
 const THREADS: usize = 2;
 const SIZES: Sizes =
@@ -56,13 +56,13 @@ fn computed_memory_is_close_to_used_memory_for_any_number_of_layers() {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(THREADS).build().unwrap();
     // After a first run, the memory that rayon and the threads keep is allocated.
     let own = (&pool, BackendName::Own);
-    memory(own, hollow::llama, (SIZES, "F32"), 100);
+    memory(own, zero_weights::llama, (SIZES, "F32"), 100);
     let mut flat = Vec::new();
     for (layers, dtype, tokens) in
         [(2, "F32", 40), (2, "F32", 1000), (24, "F32", 1000), (2, "BF16", 1000), (2, "BF16", 4000)]
     {
         let sizes = Sizes { layers, ..SIZES };
-        let (computed, taken) = memory(own, hollow::llama, (sizes, dtype), tokens);
+        let (computed, taken) = memory(own, zero_weights::llama, (sizes, dtype), tokens);
         assert!(taken <= computed, "{layers} layers, {dtype}, {tokens} tokens");
         assert!(taken * 10 >= computed * 9, "{layers} layers, {dtype}, {tokens} tokens");
         flat.extend(((dtype, tokens) == ("F32", 1000)).then_some((computed, taken)));
@@ -72,12 +72,12 @@ fn computed_memory_is_close_to_used_memory_for_any_number_of_layers() {
     #[cfg(feature = "candle")]
     {
         let candle = (&pool, BackendName::Candle);
-        memory(candle, hollow::llama, (SIZES, "F32"), 100);
+        memory(candle, zero_weights::llama, (SIZES, "F32"), 100);
         for (layers, dtype, tokens) in
             [(2, "F32", 40), (2, "F32", 1000), (24, "F32", 1000), (2, "BF16", 4000)]
         {
             let sizes = Sizes { layers, ..SIZES };
-            let (computed, taken) = memory(candle, hollow::llama, (sizes, dtype), tokens);
+            let (computed, taken) = memory(candle, zero_weights::llama, (sizes, dtype), tokens);
             assert!(taken <= computed, "candle, {layers} layers, {dtype}, {tokens} tokens");
             assert!(taken * 2 >= computed, "candle, {layers} layers, {dtype}, {tokens} tokens");
         }
@@ -85,7 +85,7 @@ fn computed_memory_is_close_to_used_memory_for_any_number_of_layers() {
     // With gated linear attention, memory stops growing with the window but for its losses.
     let mut flat = Vec::new();
     for tokens in [40, 1000, 20_000, 40_000, 80_000] {
-        let (computed, taken) = memory(own, hollow::gla, (LONG, "F32"), tokens);
+        let (computed, taken) = memory(own, zero_weights::gla, (LONG, "F32"), tokens);
         assert!(taken <= computed, "{tokens} tokens");
         // The parts of a chunk are counted as full.
         assert!(tokens < 1000 || taken * 10 >= computed * 7, "{tokens} tokens");

@@ -1,11 +1,11 @@
-"""Writes the tiny random checkpoints of this folder and what the transformers library makes of them.
+"""Writes the tiny random checkpoints of this folder, with the attention statistics that the transformers library computes.
 
     pip install torch transformers safetensors
     python make_cases.py [NAME ...]          # all, or the named ones
-    python make_cases.py --check FOLDER      # compare with a case that was made elsewhere
+    python make_cases.py --check FOLDER      # compare with a case that another program wrote
 
 Each case is one folder: config.json as the library writes it, the tensors of layer 0 in bf16, and case.json with the
-token ids and float64 figures of the library's eager attention: `proportion_per_head`, `variance_per_head`, `ds_t` (far
+token ids and float64 statistics of the library's eager attention: `proportion_per_head`, `variance_per_head`, `ds_t` (far
 mass of each row, mean over heads) and attention between blocks. Weights are upcast exactly, rotary inverse frequencies
 stay rounded to float32, everything else is float64.
 """
@@ -144,7 +144,7 @@ CASES = {
 
 @contextmanager
 def float64():
-    """Keeps the library from computing parts in float32."""
+    """Makes the library compute everything in float64."""
     tensor, functional = torch.Tensor, torch.nn.functional
     to, to_float, softmax = tensor.to, tensor.float, functional.softmax
 
@@ -174,7 +174,7 @@ ATTENTION = re.compile(r"(^|\.)(layers|h|blocks)\.0\.(self_attn|attn|attention|s
 
 
 def first_layer_attention(model, ids):
-    """The attention probabilities of layer 0, [heads, tokens, tokens], in float64."""
+    """Returns the attention probabilities of layer 0, [heads, tokens, tokens], in float64."""
     modules = [(name, module) for name, module in model.named_modules() if ATTENTION.search(name)]
     (name, module), = modules
     module = getattr(module, "attention", module)
@@ -212,7 +212,7 @@ def figures(attention):
 
 
 def scramble(model, generator):
-    """Random weights that make attention neither flat nor one-hot."""
+    """Sets random weights with which attention is neither uniform nor one-hot."""
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
         if parameter.dim() >= 2 and "norm" not in name:
@@ -259,7 +259,7 @@ def make(name):
 
 
 def check(folder):
-    """A case made elsewhere, with its own checkpoint, must come out the same."""
+    """Checks that the statistics of another program's case, from its own checkpoint, are reproduced."""
     case = json.loads((folder / "case.json").read_text())
     model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
     got = figures(first_layer_attention(model.double(), case["input_ids"]))

@@ -1,10 +1,10 @@
-"""Writes tiny random checkpoints of whole models, and what the transformers library makes of a window of each.
+"""Writes tiny random checkpoints of whole models, with the results of the transformers library for a window of each.
 
     pip install torch transformers safetensors
     python make_whole_cases.py [NAME ...]          # all, or the named ones
 
 Each case is one folder: config.json and model.safetensors (bf16) as the library saves them, and case.json with the token ids
-and float64 figures of the library's eager attention: `long_nll`, `hidden_rms` after every layer but the last (null) and
+and float64 results of the library's eager attention: `long_nll`, `hidden_rms` after every layer but the last (null) and
 before the head, `last_logits`. Weights are upcast exactly, rotary inverse frequencies stay rounded to float32, everything else is
 float64.
 """

@@ -1,14 +1,14 @@
-"""Writes tiny checkpoints in every quantised form, and what the form's own package makes of them.
+"""Writes tiny checkpoints in every quantised format, with the matrices that the format's own package dequantises.
 
     pip install torch transformers safetensors bitsandbytes compressed-tensors gguf "mlx[cpu]" gptqmodel autoawq
     python make_cases.py [NAME ...]          # all, or the named ones
 
-gptqmodel builds from source: install torch first, then it with `--no-build-isolation` and `BUILD_CUDA_EXT=0`. autoawq
-is installed with `--no-deps`; only its packing functions are used. No GPU is needed.
+gptqmodel is built from source: install torch first, then gptqmodel with `--no-build-isolation` and `BUILD_CUDA_EXT=0`. Install
+autoawq with `--no-deps`; only its packing functions are used. No GPU is needed.
 
 Each case is one folder: the checkpoint as the package stores it (layer 0 only), expected.tensors with the
-dequantised matrices, bit for bit as the package gives them, and case.json with the versions and with the
-float64 figures of ../families/make_cases.py for a model that has these matrices as weights.
+dequantised matrices, bit for bit as the package returns them, and case.json with the versions and with the
+float64 statistics of ../families/make_cases.py for a model that has these matrices as weights.
 """
 
 import importlib.metadata
@@ -39,7 +39,7 @@ def versions(*packages):
 
 
 class Case:
-    """A model with random weights; forms take matrices out of `tensors` and put what they store in."""
+    """A model with random weights. A format replaces matrices in `tensors` by the tensors that it stores."""
 
     def __init__(self, name, model_type="llama", dtype=torch.float16, **settings):
         self.name, self.packages = name, ()
@@ -54,11 +54,11 @@ class Case:
         self.expected, self.additions = {}, {}
 
     def matrix(self, module):
-        """Takes a module's weight out of the checkpoint."""
+        """Removes a module's weight from the checkpoint and returns it."""
         return self.tensors.pop(module + ".weight")
 
     def store(self, module, expected, **tensors):
-        """Puts tensors into the checkpoint under `module.name`, and says what the package makes of them."""
+        """Adds tensors to the checkpoint under `module.name`, and records the matrix that the package dequantises."""
         for name, tensor in tensors.items():
             self.tensors[f"{module}.{name}"] = tensor.contiguous()
         assert expected.dtype in (torch.float32, torch.float16, torch.bfloat16)
@@ -96,7 +96,7 @@ class Case:
 
 
 def gptq(name, bits, group_size, act_order=False, v2=False, dtype=torch.float16):
-    """Packed, its zeros converted and dequantised by gptqmodel. Zeros of 0 borrow from their neighbours in v1."""
+    """Packs, converts zero points and dequantises with gptqmodel. In version 1, a zero point of 0 borrows from its neighbour."""
     from types import SimpleNamespace
 
     from gptqmodel.nn_modules.qlinear.torch import TorchLinear
@@ -147,7 +147,7 @@ def gptq(name, bits, group_size, act_order=False, v2=False, dtype=torch.float16)
 
 
 def awq(name, group_size):
-    """Packed as autoawq's WQLinear_GEMM packs, dequantised by its `dequantize_gemm`."""
+    """Packs like autoawq's WQLinear_GEMM, dequantises with its `dequantize_gemm`."""
     from awq.utils.packing_utils import dequantize_gemm
     case = Case(name)
     case.packages = ("autoawq",)
@@ -178,7 +178,7 @@ def awq(name, group_size):
 
 
 def bitsandbytes_4bit(name, kind, double, dtype, blocksize=64):
-    """The packed weight and the tensors of its quantisation state, as `Params4bit` saves them."""
+    """Stores the packed weight and the tensors of its quantisation state, as `Params4bit` does."""
     from bitsandbytes.functional import QuantState, dequantize_4bit, quantize_4bit
     case = Case(name, dtype=dtype)
     case.packages = ("bitsandbytes",)
@@ -198,7 +198,7 @@ def bitsandbytes_4bit(name, kind, double, dtype, blocksize=64):
 
 
 def bitsandbytes_int8(name):
-    """Rows of int8 with their largest absolute value, `SCB`, as `Linear8bitLt` saves them."""
+    """Stores rows of int8 with their largest absolute value, `SCB`, as `Linear8bitLt` does."""
     from bitsandbytes.functional import int8_vectorwise_dequant, int8_vectorwise_quant
     case = Case(name)
     case.packages = ("bitsandbytes",)
@@ -213,7 +213,7 @@ def bitsandbytes_int8(name):
 
 
 def float8(weight, rows, columns):
-    """Codes and scales of blocks of `rows` by `columns`, the last ones cut where the matrix ends."""
+    """Returns codes and scales of blocks of `rows` by `columns`, the last ones cut at the edges of the matrix."""
     grid = [-(-size // block) for size, block in zip(weight.shape, (rows, columns))]
     codes, scales = torch.empty_like(weight, dtype=torch.float8_e4m3fn), torch.empty(grid)
     for i in range(grid[0]):
@@ -225,7 +225,7 @@ def float8(weight, rows, columns):
 
 
 def fp8(name, block, scale_type=torch.float32):
-    """Whole blocks, or one scale for all: dequantised by the transformers library."""
+    """Stores whole blocks, or one scale for the matrix; dequantises with the transformers library."""
     from transformers.integrations.finegrained_fp8 import Fp8Dequantize
     case = Case(name, dtype=torch.bfloat16)
     for module in QUERY_AND_KEY:
@@ -240,8 +240,8 @@ def fp8(name, block, scale_type=torch.float32):
 
 
 def fp8_deepseek(name):
-    """DeepSeek-V3's own blocks of 128 by 128, cut where a matrix ends: `weight_dequant` of its published conversion
-    multiplies in float32. Transformers 5 takes whole blocks alone."""
+    """Stores DeepSeek-V3's blocks of 128 by 128, cut at the edges of the matrix; `weight_dequant` of its published conversion
+    multiplies in float32. Transformers 5 supports whole blocks only."""
     case = Case(name, model_type="deepseek_v3", dtype=torch.bfloat16, hidden_size=160, num_attention_heads=10,
                 num_key_value_heads=10, head_dim=4, q_lora_rank=136, kv_lora_rank=24, qk_nope_head_dim=12,
                 qk_rope_head_dim=4, v_head_dim=12, moe_intermediate_size=16, n_routed_experts=2, num_experts_per_tok=1,
@@ -258,7 +258,7 @@ def fp8_deepseek(name):
 
 def compressed(name, strategy, kind="float", bits=8, symmetric=True, group_size=None, dtype=torch.bfloat16,
                packed=False, block=None):
-    """Compressed and decompressed by compressed-tensors."""
+    """Compresses and decompresses with compressed-tensors."""
     from compressed_tensors.compressors import BaseCompressor
     from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
     from compressed_tensors.quantization.utils import calculate_qparams
@@ -295,7 +295,7 @@ def compressed(name, strategy, kind="float", bits=8, symmetric=True, group_size=
 
 
 def mlx(name, bits, group_size, dtype, embedding_bits=None):
-    """Matrices and the embedding, quantised and dequantised by mlx on the CPU."""
+    """Quantises and dequantises matrices and the embedding with mlx on the CPU."""
     import mlx.core as mx
     import numpy
     case = Case(name, dtype=dtype)
@@ -323,7 +323,7 @@ def mlx(name, bits, group_size, dtype, embedding_bits=None):
 
 
 def gguf_blocks(matrix, kind, generator):
-    """A matrix as blocks of a type: quantised by gguf, or, where it cannot, blocks of random codes and small scales."""
+    """Returns a matrix as blocks of a type: quantised by gguf, or for types that it cannot quantise, random codes and small scales."""
     import gguf
     import numpy
     if not kind.name.endswith("_K"):
@@ -332,16 +332,16 @@ def gguf_blocks(matrix, kind, generator):
     rows = matrix.shape[0] * matrix.shape[1] // block
     blocks = torch.randint(0, 256, (rows, size), generator=generator, dtype=torch.uint8).numpy()
     scales = (torch.rand(rows, 2, generator=generator) * 4e-4 + 1e-4).half().numpy().view(numpy.uint8)
-    place = {"Q2_K": 80, "Q3_K": 108, "Q4_K": 0, "Q5_K": 0, "Q6_K": 208}[kind.name]
+    offset = {"Q2_K": 80, "Q3_K": 108, "Q4_K": 0, "Q5_K": 0, "Q6_K": 208}[kind.name]
     width = 4 if kind.name in ("Q2_K", "Q4_K", "Q5_K") else 2
-    blocks[:, place:place + width] = scales[:, :width]
+    blocks[:, offset:offset + width] = scales[:, :width]
     return blocks.reshape(matrix.shape[0], -1)
 
 
 def gguf_case(name, types, model_type="llama", architecture=None, with_config=False, frequencies=None, metadata=(),
               **settings):
-    """Written with gguf's own writer as llama.cpp's conversion does (queries and keys of `llama` in the order of its
-    rotary embedding, norms of Gemma with 1 added); dequantised by gguf, put back in order by the transformers library."""
+    """Writes a file with gguf's writer, like llama.cpp's conversion (queries and keys of `llama` in the order of its rotary
+    embedding, norms of Gemma with 1 added). gguf dequantises it, and the transformers library restores the order."""
     import gguf
     import numpy
     from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor
@@ -412,7 +412,7 @@ YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=64, r
 
 
 def llama3_factors(head_dim):
-    """What llama.cpp's conversion writes as `rope_freqs`: computed here by the transformers library."""
+    """Computes with the transformers library what llama.cpp's conversion writes as `rope_freqs`."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
     config = AutoConfig.for_model("llama", **{**LLAMA, "head_dim": head_dim, "rope_parameters": LLAMA3})
     scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](config, "cpu")

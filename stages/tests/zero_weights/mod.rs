@@ -1,4 +1,4 @@
-//! Checkpoints whose weights are all 0, in files that are holes: what a pass takes and costs does not depend on weights.
+//! Checkpoints whose weights are all 0, in sparse files. Time and memory of a forward pass do not depend on the weights.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -69,7 +69,7 @@ pub fn gla(folder: &Path, sizes: &Sizes, dtype: &str) {
     write(folder, &config, ("embeddings", &of_layer), dtype);
 }
 
-/// Writes a checkpoint of the layers that `config` names, each with these tensors.
+/// Writes a checkpoint with the layers that `config` states, each with these tensors.
 fn write(
     folder: &Path,
     config: &Value,
