@@ -2,15 +2,15 @@
 //!
 //! `cargo run -p longsift-engine --example generate-demo-corpus [FILE]`
 //!
-//! Every document is invented by a grammar; no text of others is in it. Three sources have the same number of documents
-//! of each of four kinds, and the documents of a quadruple (one of each kind) have the same length, within a sentence,
-//! and the same number of windows of 1,024 tokens:
+//! A grammar generates every document; none contains text by other authors. Each of three sources has the same number
+//! of documents of each of four kinds. The documents of a quadruple (one of each kind) have the same length, within a
+//! sentence, and the same number of windows of 1,024 tokens:
 //!
-//! * `whole`: one coherent document with its own names, terms and subject. It fixes definitions and facts in the
-//!   beginning and comes back to them until its end.
-//! * `mixture`: pieces of a sentence or more and about 128 tokens from eight other whole documents, in turn.
-//! * `repeated`: one paragraph again and again.
-//! * `shuffled`: the whole document of the quadruple, its sentences and lines in random order: the same words.
+//! * `whole`: one coherent document with its own names, terms and subject. It states definitions and facts at the
+//!   beginning and refers to them until its end.
+//! * `mixture`: pieces of whole sentences, about 128 tokens each, from eight other whole documents in turn.
+//! * `repeated`: one paragraph, repeated.
+//! * `shuffled`: the whole document of the quadruple with its sentences and lines in random order.
 
 #[path = "generate/author.rs"]
 mod author;
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn the_committed_corpus_is_what_this_program_writes() {
+    fn the_committed_corpus_equals_the_generated_one() {
         let tokens = corpus::Tokens::open(&folder().join("model/tokenizer.json")).unwrap();
         let bytes = table::encode(&corpus::write(&tokens, SEED).unwrap(), SEED).unwrap();
         let committed = std::fs::read(folder().join("corpus.parquet")).unwrap();
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn the_documents_of_a_quadruple_have_one_length_and_shuffling_keeps_the_words() {
+    fn documents_of_a_quadruple_have_the_same_length_and_shuffling_keeps_the_words() {
         let tokens = corpus::Tokens::open(&folder().join("model/tokenizer.json")).unwrap();
         let documents = corpus::write(&tokens, 7).unwrap();
         let words = |text: &str| {

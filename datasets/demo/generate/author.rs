@@ -1,4 +1,4 @@
-//! What the three sources have in common: a document's vocabulary, its facts, and the order in which it is told.
+//! Shared parts of the three sources: a document's vocabulary, its facts, and the order of its passages.
 
 use anyhow::Result;
 
@@ -8,43 +8,43 @@ use crate::{
     text::{End, Unit},
 };
 
-/// Templates of a source. A document keeps to a part of them, as an author does.
+/// Templates of a source. Each document uses only some of the sentences, so that documents differ in style.
 pub(crate) struct Style {
-    /// Sentences that any passage may hold.
+    /// Sentences of any passage.
     pub(crate) sentences: &'static [&'static str],
-    /// Clauses about the document's own people and things. A document fixes a dozen of them in the beginning.
+    /// Clauses about the document's people and things. A document chooses [`FACTS`] of them at its start.
     pub(crate) facts: &'static [&'static str],
-    /// Sentences that bring back a fact, as `{fact}`.
+    /// Sentences that repeat a fact, as `{fact}`.
     pub(crate) recalls: &'static [&'static str],
 }
 
-/// Facts of a document.
+/// Number of facts of a document.
 const FACTS: usize = 14;
 
-/// Strands that a document follows in turn, a passage each.
+/// Number of strands of a document. Passages belong to the strands in turn.
 const STRANDS: usize = 3;
 
-/// Slots of a scene, each with the slot of the world that its word comes from.
+/// Slots of a scene, each with the slot of the world from which its word is drawn.
 pub(crate) type Cast = &'static [(&'static str, &'static str)];
 
-/// The state of a document that is being written.
+/// State of a document that is being written.
 pub(crate) struct Author {
-    /// The vocabulary of the whole document.
+    /// Vocabulary of the whole document.
     whole: World,
-    /// The vocabulary of each strand, a part of the whole.
+    /// Vocabulary of each strand, a part of the whole.
     strands: Vec<World>,
-    /// The vocabulary at hand: the strand's, with the scene.
+    /// Current vocabulary: that of the strand, with the scene.
     pub(crate) world: World,
     cast: Cast,
     style: &'static Style,
     sentences: Vec<&'static str>,
     facts: Vec<String>,
-    /// Passages written so far.
+    /// Number of passages written so far.
     pub(crate) passages: usize,
 }
 
 impl Author {
-    /// Starts a document with the vocabulary that `world` holds, and fixes `FACTS` facts.
+    /// Starts a document with the vocabulary `world`, and chooses its facts.
     pub(crate) fn new(
         random: &mut Random,
         style: &'static Style,
@@ -64,7 +64,7 @@ impl Author {
         Ok(author)
     }
 
-    /// Takes up the strand whose turn it is. The facts belong to all strands.
+    /// Switches to the next strand and sets a scene. All strands share the facts.
     pub(crate) fn begin_passage(&mut self, random: &mut Random) -> Result<()> {
         self.world = if self.passages < 2 {
             self.whole.clone()
@@ -75,7 +75,7 @@ impl Author {
         self.set_scene(random)
     }
 
-    /// Casts the scene anew; no word plays two parts.
+    /// Draws the words of the scene, if possible a different one for each slot.
     pub(crate) fn set_scene(&mut self, random: &mut Random) -> Result<()> {
         let mut taken: Vec<String> = Vec::new();
         for &(slot, from) in self.cast {
@@ -92,7 +92,7 @@ impl Author {
         Ok(())
     }
 
-    /// Half of the facts, told for the first time: `half` is 0 or 1.
+    /// Returns half of the facts as sentences. `half`: 0 or 1.
     pub(crate) fn tell_facts(&self, half: usize) -> Vec<Unit> {
         self.facts[half * FACTS / 2..(half + 1) * FACTS / 2]
             .iter()
@@ -100,7 +100,7 @@ impl Author {
             .collect()
     }
 
-    /// A paragraph of `count` sentences, now and then with a fact that comes back.
+    /// Writes a paragraph of `count` sentences; about one in seven repeats a fact.
     pub(crate) fn paragraph(&self, random: &mut Random, count: usize) -> Result<Vec<Unit>> {
         let mut units = Vec::new();
         for _ in 0..count {
@@ -115,19 +115,19 @@ impl Author {
         Ok(units)
     }
 
-    /// One line of its own, ended as `end` says.
+    /// Expands a template to a line that ends with `end`.
     pub(crate) fn line(&self, random: &mut Random, template: &str, end: End) -> Result<Unit> {
         Ok(Unit { text: self.world.phrase(random, template)?, end })
     }
 
-    /// One of several lines.
+    /// Expands one of several templates to a line that ends with `end`.
     pub(crate) fn pick(&self, random: &mut Random, templates: &[&str], end: End) -> Result<Unit> {
         let template = *random.pick(templates);
         self.line(random, template, end)
     }
 }
 
-/// Ends the last unit as `end` says.
+/// Sets the end of the last unit.
 pub(crate) fn close(units: &mut [Unit], end: End) {
     if let Some(last) = units.last_mut() {
         last.end = end;

@@ -38,7 +38,7 @@ pub(crate) fn author(random: &mut Random) -> Result<Author> {
     Author::new(random, &STYLE, CAST, world)
 }
 
-/// The next passage: a chapter's heading and opening, or a paragraph of a scene.
+/// Writes the next passage: a chapter's heading and opening, or a paragraph of a scene.
 pub(crate) fn passage(author: &mut Author, random: &mut Random) -> Result<Vec<Unit>> {
     let mut units = Vec::new();
     author.begin_passage(random)?;
@@ -79,7 +79,7 @@ pub(crate) fn passage(author: &mut Author, random: &mut Random) -> Result<Vec<Un
     Ok(units)
 }
 
-/// The parts of a scene.
+/// Slots of a scene.
 const CAST: Cast = &[
     ("A", "person"),
     ("B", "person"),

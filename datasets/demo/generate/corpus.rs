@@ -1,4 +1,4 @@
-//! The documents of the corpus: quadruples of one length, one document of each kind.
+//! Documents of the corpus: quadruples of equal length, with one document of each kind.
 
 use std::path::Path;
 
@@ -13,16 +13,17 @@ use crate::{
     text::{End, Unit, join, shuffled},
 };
 
-/// Quadruples of each source; not a multiple of 11 (see `length`).
+/// Number of quadruples of each source; not a multiple of 11 (see [`length`]).
 const QUADRUPLES: usize = 28;
-/// The shortest and the longest document, in tokens.
+/// Tokens of the shortest and of the longest document.
 const LENGTHS: (f64, f64) = (1_004.0, 5_980.0);
-/// Windows of the shipped demo pipeline. No document ends within `MARGIN` tokens of a multiple of it.
+/// Tokens of a window in the demo pipeline. Except for the shortest, no document's target length is within [`MARGIN`]
+/// tokens of a multiple of it.
 pub(crate) const WINDOW: usize = 1_024;
 const MARGIN: usize = 72;
-/// By how many tokens the documents of a quadruple may differ in length.
+/// Maximum difference between the lengths of a quadruple's documents, in tokens.
 pub(crate) const TOLERANCE: usize = 36;
-/// Documents that a mixture is made of, and tokens of one piece; fewer in a document too short for eight such pieces.
+/// Number of documents in a mixture, and minimum tokens of a piece; fewer if the mixture is too short for such pieces.
 const MIXED: usize = 8;
 const PIECE: usize = 128;
 
@@ -34,23 +35,22 @@ pub(crate) struct Document {
     pub(crate) source: &'static str,
     /// `whole`, `mixture`, `repeated` or `shuffled`.
     pub(crate) kind: &'static str,
-    /// The text.
     pub(crate) text: String,
-    /// Its tokens.
+    /// Number of tokens.
     pub(crate) tokens: usize,
-    /// The documents it was made of, with the tokens taken from each; none for one that was written as it stands.
+    /// Parts of which the document was made; `None` for a whole document.
     pub(crate) parts: Option<Vec<Part>>,
 }
 
-/// What a document took from another one.
+/// Text of another document, or of a repeated paragraph.
 pub(crate) struct Part {
-    /// The other document; none where the text is in no other document.
+    /// The other document; `None` for a repeated paragraph.
     pub(crate) from: Option<String>,
-    /// Tokens taken.
+    /// Number of tokens.
     pub(crate) tokens: usize,
 }
 
-/// The tokens of the demo model.
+/// Tokenizer of the demo model.
 pub(crate) struct Tokens(Tokenizer);
 
 impl Tokens {
@@ -63,7 +63,7 @@ impl Tokens {
         Ok(self.0.encode(text, false).map_err(|error| anyhow!("{error}"))?.len())
     }
 
-    /// For each unit, the tokens of the text up to its end.
+    /// Counts the tokens of the text up to the end of each unit.
     fn ends(&self, units: &[Unit]) -> Result<Vec<usize>> {
         let encoding = self.0.encode(join(units), false).map_err(|error| anyhow!("{error}"))?;
         let (mut byte, mut token, mut ends) = (0, 0, Vec::with_capacity(units.len()));
@@ -78,7 +78,8 @@ impl Tokens {
         Ok(ends)
     }
 
-    /// Cuts the units at the end that is nearest to `target` tokens and has as many windows, and counts up to each end.
+    /// Cuts the units at the end that is nearest to `target` tokens, among those with the same number of windows.
+    /// Returns them with the number of tokens up to the end of each.
     fn fit(&self, mut units: Vec<Unit>, target: usize) -> Result<(Vec<Unit>, Vec<usize>)> {
         let mut ends = self.ends(&units)?;
         let same_windows = |&at: &usize| ends[at] / WINDOW == target / WINDOW;
@@ -104,7 +105,7 @@ const SOURCES: [Source; 3] = [
     Source { name: "register", author: register::author, passage: register::passage },
 ];
 
-/// Writes all documents, quadruple by quadruple, the sources in turn.
+/// Generates all documents, quadruple by quadruple, the sources in turn.
 pub(crate) fn write(tokens: &Tokens, seed: u64) -> Result<Vec<Document>> {
     let mut random = Random::new(seed);
     let mut sources = Vec::new();
@@ -125,8 +126,8 @@ pub(crate) fn write(tokens: &Tokens, seed: u64) -> Result<Vec<Document>> {
     Ok(all)
 }
 
-/// Tokens of a quadruple's documents: evenly spread on a logarithmic scale, moved away from whole numbers of windows,
-/// long and short ones in turn.
+/// Returns the target length of a quadruple's documents, in tokens. Lengths are evenly spread on a logarithmic scale,
+/// moved away from whole numbers of windows, and alternate between long and short.
 fn length(number: usize) -> usize {
     let step = number * 11 % QUADRUPLES;
     let share = step as f64 / (QUADRUPLES - 1) as f64;
@@ -202,14 +203,14 @@ fn quadruple(
         ensure!(found.abs_diff(target) <= TOLERANCE, "{id} has {found} tokens instead of {target}");
         ensure!(
             found / WINDOW == target / WINDOW,
-            "{id} has {found} tokens, more windows than its kin of {target}"
+            "{id} has {found} tokens, a different number of windows than {target} tokens"
         );
     }
     Ok(quadruple)
 }
 
-/// Pieces of the other documents in turn, each going on where its document was left, until there are more than `target`
-/// tokens; and for each unit which of the others it comes from.
+/// Takes pieces of the other documents in turn, each from the end of the document's last piece, until there are more
+/// than `target` tokens. Returns the units, and for each the index of its document in `others`.
 fn mixture(
     tokens: &Tokens,
     random: &mut Random,
@@ -217,17 +218,17 @@ fn mixture(
     others: &[usize],
     target: usize,
 ) -> Result<(Vec<Unit>, Vec<usize>)> {
-    let mut places: Vec<usize> =
+    let mut next_units: Vec<usize> =
         others.iter().map(|&other| random.below(whole[other].len())).collect();
     let (mut units, mut owners, mut count) = (Vec::new(), Vec::new(), 0);
-    let least = PIECE.min(target / (MIXED + 2));
+    let min_tokens = PIECE.min(target / (MIXED + 2));
     for turn in 0.. {
         let owner = turn % others.len();
         let document = &whole[others[owner]];
         let mut piece = 0;
-        while piece < least {
-            let unit = document[places[owner]].clone();
-            places[owner] = (places[owner] + 1) % document.len();
+        while piece < min_tokens {
+            let unit = document[next_units[owner]].clone();
+            next_units[owner] = (next_units[owner] + 1) % document.len();
             piece += tokens.count(&unit.text)?;
             units.push(unit);
             owners.push(owner);

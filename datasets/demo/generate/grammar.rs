@@ -1,8 +1,8 @@
 //! Templates and the vocabulary of a document.
 //!
-//! A template is English with `{slot}` (a word of the document's own list of that name, or of the scene at hand),
-//! `{3-40}` (a number in that range) and `[this|that|]` (one of the alternatives, which may hold slots and further
-//! brackets). `a(n)` becomes the right article.
+//! A template is English text with `{slot}` (a word of the document's list of that name, or of the current scene),
+//! `{3-40}` (a number in that range) and `[this|that|]` (one of the alternatives, which may contain slots and further
+//! brackets). `a(n)` becomes the article that fits.
 
 use std::collections::BTreeMap;
 
@@ -10,25 +10,25 @@ use anyhow::{Context, Result, bail};
 
 use crate::{names::capital, random::Random};
 
-/// What a document talks about: the words of each slot.
+/// Vocabulary of a document: the words of each slot.
 #[derive(Clone, Default)]
 pub(crate) struct World {
     slots: BTreeMap<String, Vec<String>>,
 }
 
 impl World {
-    /// Sets the words of a slot; the first ones come up most.
+    /// Sets the words of a slot. Earlier words are drawn more often.
     pub(crate) fn set(&mut self, slot: &str, words: Vec<String>) {
         self.slots.insert(slot.to_owned(), words);
     }
 
-    /// Sets the words of a slot to `count` of the given ones.
+    /// Sets the words of a slot to a random choice of `count` of `words`.
     pub(crate) fn choose(&mut self, random: &mut Random, slot: &str, words: &[&str], count: usize) {
         let chosen = random.sample(words, count).iter().map(ToString::to_string).collect();
         self.set(slot, chosen);
     }
 
-    /// A part of this world: about half of the words of each slot that has four or more.
+    /// Returns a part of this vocabulary: half of the words of each slot with four or more, all words of the others.
     pub(crate) fn strand(&self, random: &mut Random) -> Self {
         let part = |words: &Vec<String>, random: &mut Random| match words.len() {
             0..4 => words.clone(),
@@ -43,7 +43,7 @@ impl World {
         }
     }
 
-    /// One word of a slot.
+    /// Draws a word of a slot.
     pub(crate) fn word(&self, random: &mut Random, slot: &str) -> Result<String> {
         let words = self.slots.get(slot).with_context(|| format!("no slot `{slot}`"))?;
         Ok(random.pick_early(words).clone())
@@ -54,7 +54,7 @@ impl World {
         Ok(capital(&self.phrase(random, template)?))
     }
 
-    /// Expands a template as it is.
+    /// Expands a template without changing the case of its first letter.
     pub(crate) fn phrase(&self, random: &mut Random, template: &str) -> Result<String> {
         let mut text = String::new();
         self.expand(random, template, &mut text)?;
@@ -66,7 +66,7 @@ impl World {
         while let Some(at) = rest.find(['{', '[']) {
             text.push_str(&rest[..at]);
             if rest.as_bytes()[at] == b'{' {
-                let end = at + rest[at..].find('}').context("a slot without `}`")?;
+                let end = at + rest[at..].find('}').context("unclosed slot")?;
                 text.push_str(&self.slot(random, &rest[at + 1..end])?);
                 rest = &rest[end + 1..];
             } else {
@@ -94,7 +94,7 @@ impl World {
     }
 }
 
-/// The alternatives of a text that begins with `[`, and the length of the bracket.
+/// Returns the alternatives of a text that begins with `[`, and the length of the bracket expression.
 fn alternatives(text: &str) -> Result<(Vec<&str>, usize)> {
     let (mut depth, mut start, mut found) = (0_usize, 1, Vec::new());
     for (at, byte) in text.bytes().enumerate() {
@@ -112,7 +112,7 @@ fn alternatives(text: &str) -> Result<(Vec<&str>, usize)> {
             _ => {}
         }
     }
-    bail!("a bracket that does not close in `{text}`")
+    bail!("unclosed bracket in `{text}`")
 }
 
 /// Replaces each `a(n)` by the article that fits the next letter.

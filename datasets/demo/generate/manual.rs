@@ -43,7 +43,7 @@ pub(crate) fn author(random: &mut Random) -> Result<Author> {
     Author::new(random, &STYLE, CAST, world)
 }
 
-/// The next passage: a section's heading, a paragraph, a list of settings or an example.
+/// Writes the next passage: a section's heading, a paragraph, a list of settings or an example.
 pub(crate) fn passage(author: &mut Author, random: &mut Random) -> Result<Vec<Unit>> {
     let mut units = Vec::new();
     author.begin_passage(random)?;
@@ -103,7 +103,7 @@ fn list(author: &mut Author, random: &mut Random) -> Result<Vec<Unit>> {
     Ok(units)
 }
 
-/// The parts of a scene.
+/// Slots of a scene.
 const CAST: Cast = &[
     ("f", "function"),
     ("g", "function"),

@@ -1,5 +1,5 @@
-//! Invented names. A document draws a few syllables of its own, so that its names are kin to one another and foreign to
-//! every other document.
+//! Invented names. Each document draws a few syllables, so that its names resemble each other and differ from those of
+//! other documents.
 
 use crate::random::Random;
 
@@ -21,7 +21,7 @@ const PLACE_ENDINGS: &[&str] = &[
     "combe",
 ];
 
-/// The syllables of one document.
+/// Syllables of one document, and the words used so far.
 pub(crate) struct Names {
     syllables: Vec<String>,
     given: Vec<String>,
@@ -41,7 +41,7 @@ impl Names {
         Self { syllables, given: Vec::new() }
     }
 
-    /// An invented lower-case word that this document has not used yet.
+    /// Invents a lower-case word that this document has not used yet.
     pub(crate) fn word(&mut self, random: &mut Random, ending: &str) -> String {
         loop {
             let mut word = random.pick(&self.syllables).clone();
@@ -57,25 +57,25 @@ impl Names {
         }
     }
 
-    /// A person's first name; `gender` is 0 (she) or 1 (he).
+    /// Invents a first name. `gender`: 0 (she) or 1 (he).
     pub(crate) fn person(&mut self, random: &mut Random, gender: usize) -> String {
         let ending = *random.pick(PERSON_ENDINGS[gender]);
         capital(&self.word(random, ending))
     }
 
-    /// A family name.
+    /// Invents a family name.
     pub(crate) fn family(&mut self, random: &mut Random) -> String {
         capital(&self.word(random, ""))
     }
 
-    /// The name of a place.
+    /// Invents the name of a place.
     pub(crate) fn place(&mut self, random: &mut Random) -> String {
         let ending = *random.pick(PLACE_ENDINGS);
         capital(&self.word(random, ending))
     }
 }
 
-/// The text with its first letter in upper case.
+/// Returns the text with its first letter in upper case.
 pub(crate) fn capital(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())

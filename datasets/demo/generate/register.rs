@@ -40,7 +40,7 @@ pub(crate) fn author(random: &mut Random) -> Result<Author> {
     Author::new(random, &STYLE, CAST, world)
 }
 
-/// The next passage: an article, a paragraph of clauses, or entries of the ledger.
+/// Writes the next passage: an article, a paragraph of clauses, or entries of the ledger.
 pub(crate) fn passage(author: &mut Author, random: &mut Random) -> Result<Vec<Unit>> {
     let mut units = Vec::new();
     author.begin_passage(random)?;
@@ -88,7 +88,7 @@ pub(crate) fn passage(author: &mut Author, random: &mut Random) -> Result<Vec<Un
     Ok(units)
 }
 
-/// The parts of a scene.
+/// Slots of a scene.
 const CAST: Cast =
     &[("A", "party"), ("B", "party"), ("here", "place"), ("it", "land"), ("F", "folio")];
 

@@ -17,7 +17,7 @@ use crate::corpus::Document;
 /// Rows of a row group: few enough that the small file has several.
 const ROW_GROUP: usize = 84;
 
-/// What `datasets` needs to give the columns their types back.
+/// Metadata from which `datasets` restores the types of the columns.
 const HUGGINGFACE: &str = concat!(
     r#"{"info": {"features": {"id": {"dtype": "string", "_type": "Value"}, "source": {"dtype": "string", "#,
     r#""_type": "Value"}, "kind": {"dtype": "string", "_type": "Value"}, "text": {"dtype": "string", "#,
@@ -27,10 +27,10 @@ const HUGGINGFACE: &str = concat!(
     r#""_type": "Value"}}]}}}}"#,
 );
 
-/// The bytes of the Parquet file.
+/// Encodes documents as a Parquet file.
 pub(crate) fn encode(documents: &[Document], seed: u64) -> Result<Vec<u8>> {
-    let text = |of: fn(&Document) -> &str| -> ArrayRef {
-        Arc::new(documents.iter().map(|document| Some(of(document))).collect::<StringArray>())
+    let text = |field: fn(&Document) -> &str| -> ArrayRef {
+        Arc::new(documents.iter().map(|document| Some(field(document))).collect::<StringArray>())
     };
     let columns = [
         ("id", text(|document| &document.id)),
@@ -65,8 +65,8 @@ pub(crate) fn encode(documents: &[Document], seed: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// `struct<seed: int64, created: struct<year: int32, by: string>, tags: list<string>, parts: list<struct<from: string,
-/// tokens: int32>>>`; `parts` is null for a document that was written as it stands.
+/// Builds the column `meta`: `struct<seed: int64, created: struct<year: int32, by: string>, tags: list<string>, parts:
+/// list<struct<from: string, tokens: int32>>>`. `parts` is null for a whole document.
 fn meta(documents: &[Document], seed: u64) -> ArrayRef {
     let rows = documents.len();
     let created = StructArray::from(vec![

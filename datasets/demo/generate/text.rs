@@ -1,8 +1,8 @@
-//! Documents as sequences of units (sentences and lines), and what is done to them: cut, mixed, repeated, shuffled.
+//! Documents as sequences of units (sentences and lines), and operations on them.
 
 use crate::random::Random;
 
-/// What stands behind a unit.
+/// Separator after a unit.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     /// A space.
@@ -16,20 +16,19 @@ pub(crate) enum End {
 /// A sentence or a line.
 #[derive(Clone)]
 pub(crate) struct Unit {
-    /// Its text, without what stands behind it.
+    /// Text without the separator.
     pub(crate) text: String,
-    /// What stands behind it.
     pub(crate) end: End,
 }
 
 impl Unit {
-    /// A sentence inside a paragraph.
+    /// Creates a sentence inside a paragraph.
     pub(crate) fn sentence(text: String) -> Self {
         Self { text, end: End::Space }
     }
 }
 
-/// The text of the units; nothing stands behind the last one.
+/// Joins the units to a text, without a separator after the last one.
 pub(crate) fn join(units: &[Unit]) -> String {
     let mut text = String::new();
     for unit in units {
@@ -44,13 +43,14 @@ pub(crate) fn join(units: &[Unit]) -> String {
     text
 }
 
-/// The same units in random order; the layout (where lines and paragraphs end) stays where it was.
+/// Returns the texts of the units in random order. The separators keep their order, and with them the layout of lines
+/// and paragraphs.
 pub(crate) fn shuffled(random: &mut Random, units: &[Unit]) -> Vec<Unit> {
     let mut texts: Vec<&String> = units.iter().map(|unit| &unit.text).collect();
     random.shuffle(&mut texts);
     texts
         .into_iter()
         .zip(units)
-        .map(|(text, place)| Unit { text: text.clone(), end: place.end })
+        .map(|(text, unit)| Unit { text: text.clone(), end: unit.end })
         .collect()
 }
