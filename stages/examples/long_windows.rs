@@ -1,7 +1,8 @@
 //! Cost of long windows with gated linear attention and with softmax attention: `cargo run --release -p longsift-stages --example long_windows`.
 //!
-//! Two models of the same sizes and with weights of 0, since a forward pass takes the same time with any weights. Arguments are
-//! window lengths. Times are processor times, which other programs on the machine hardly affect. Runs on Linux.
+//! Two models of the same sizes and with weights of 0, since a forward pass takes the same time with any weights.
+//! Arguments are window lengths. Times are processor times, which other programs on the machine hardly affect. Runs on
+//! Linux.
 #![expect(clippy::print_stdout, reason = "the program prints a table")]
 
 use longsift_stages::model::WholeModel;

@@ -1,5 +1,5 @@
-//! Measures how fast a layer-zero table is computed, compared with its multiplications alone, and how long it takes to open a
-//! cached one.
+//! Measures how fast a layer-zero table is computed, compared with its multiplications alone, and how long it takes to
+//! open a cached one.
 //!
 //! ```sh
 //! cargo run --release -p longsift-stages --example table_speed -- MODEL_FOLDER CACHE_FOLDER

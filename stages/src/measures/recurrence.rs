@@ -185,8 +185,8 @@ impl Measure for Recurrence {
     }
 
     fn facts(&self) -> serde_json::Value {
-        // The name only changes the names of statistics, so it is not part of the identity. The two distance settings are
-        // represented by the resulting distance.
+        // The name only changes the names of statistics, so it is not part of the identity. The two distance settings
+        // are represented by the resulting distance.
         let Self { name: _, min_distance_fraction: _, min_distance_tokens: _ } = self;
         json!({ "min_distance": self.distance() })
     }

@@ -1,4 +1,5 @@
-//! Checkpoints whose weights are all 0, in sparse files. Time and memory of a forward pass do not depend on the weights.
+//! Checkpoints whose weights are all 0, in sparse files. Time and memory of a forward pass do not depend on the
+//! weights.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
