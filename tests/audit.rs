@@ -192,7 +192,7 @@ fn an_edited_record_is_named_and_not_called_a_bug() {
         fs::write(&path, whole).unwrap();
     }
     verified(&workspace, 0);
-    // Another run restores what does not decide.
+    // Another run restores the files that no result depends on.
     for name in ["plan.json", "summary.json"] {
         workspace.write(&format!("out.run/{name}"), "{}");
         verified(&workspace, 3);
@@ -206,7 +206,7 @@ fn an_edited_record_is_named_and_not_called_a_bug() {
 }
 
 #[test]
-fn a_run_with_other_settings_that_found_everything_done_is_verified() {
+fn a_run_with_other_settings_and_nothing_to_do_is_verified() {
     let workspace = workspace();
     workspace.run(&pipeline());
     let text = fs::read_to_string(workspace.path("pipeline.yaml")).unwrap();
@@ -270,8 +270,8 @@ fn a_changed_table_in_the_cache_is_found() {
     let tables = files_below(&workspace.path("cache/longsift/tables"));
     assert_eq!(tables.len(), 1);
     let mut bytes = fs::read(&tables[0]).unwrap();
-    let place = bytes.len() - 8;
-    bytes[place] ^= 1;
+    let offset = bytes.len() - 8;
+    bytes[offset] ^= 1;
     fs::remove_file(&tables[0]).unwrap(); // a table is read-only once it was opened
     fs::write(&tables[0], bytes).unwrap();
     let found = verified(&workspace, 3);
@@ -369,7 +369,7 @@ fn another_selection_changes_outcomes_but_no_window_score() {
 #[test]
 fn other_windows_of_a_document_are_another_outcome() {
     let workspace = workspace();
-    let of = |bounds: &str| {
+    let with_bounds = |bounds: &str| {
         pipeline().measure("lexical").score("terms: [{statistic: unique_token_share}]").filter(
             &format!("keep_fraction: 1, guards: [{{statistic: unique_token_share, {bounds}}}]"),
         )
@@ -383,8 +383,8 @@ fn other_windows_of_a_document_are_another_outcome() {
         tokenize: pipeline.tokenize.replace("window_tokens: 64", "window_tokens: 32"),
         ..pipeline
     };
-    workspace.run(&narrow(of("max: 0.5")));
-    workspace.run(&other(&narrow(of("min: 0.5"))));
+    workspace.run(&narrow(with_bounds("max: 0.5")));
+    workspace.run(&other(&narrow(with_bounds("min: 0.5"))));
     let found = difference(&workspace, 5);
     assert_eq!(found["documents"]["other_fate"], 1, "{found}");
     let text = workspace.longsift(&["diff", "out.run", "other.run"]).expect(5).stdout;
@@ -461,7 +461,7 @@ fn documents_without_ids_are_compared_by_file_and_row() {
 #[test]
 fn statistics_skipped_by_a_guard_are_not_a_difference() {
     let workspace = workspace();
-    let of = |most: f64| {
+    let with_guard = |most: f64| {
         pipeline().measure("lexical").filter(&format!(
             "keep_fraction: 0.5, guards: [{{statistic: unique_token_share, max: {most}, before: first-layer-attention}}]"
         ))
@@ -471,14 +471,14 @@ fn statistics_skipped_by_a_guard_are_not_a_difference() {
     let scores = read_scores(&workspace.path("out.run"));
     let mut shares = floats(&scores, "unique_token_share");
     shares.sort_by(f64::total_cmp);
-    let strict = of(shares[shares.len() / 2] - 1e-9);
+    let strict = with_guard(shares[shares.len() / 2] - 1e-9);
     workspace.run(&strict);
     workspace.run(&other(&strict));
     let [own, fresh] = ["out.run", "other.run"].map(|run| {
         let scores = read_scores(&workspace.path(run));
         scores.column_by_name("dependency_strength").unwrap().null_count()
     });
-    assert!(own == 0 && fresh > 0, "paid figures stay: {own} and {fresh}");
+    assert!(own == 0 && fresh > 0, "computed statistics are retained: {own} and {fresh}");
     let found = difference(&workspace, 0);
     assert_eq!(found["documents"]["other_score"], 0, "{found}");
 }
@@ -590,16 +590,16 @@ fn only_quarantined_rows_are_tried_again() {
     let path = workspace.path("input/a.parquet");
     let time = fs::metadata(&path).unwrap().modified().unwrap();
     let mut bytes = fs::read(&path).unwrap();
-    let place = bytes.windows(bad[4].len()).position(|window| window == bad[4]).unwrap();
-    bytes[place + 100] = good[4][100];
+    let start = bytes.windows(bad[4].len()).position(|window| window == bad[4]).unwrap();
+    bytes[start + 100] = good[4][100];
     fs::write(&path, bytes).unwrap();
     set_modified(&path, time);
     assert_eq!(workspace.run(&pipeline)["status"], "nothing_to_do");
     let answer = workspace.longsift(&["run", "--only-quarantined", "out.run", "-q"]).success();
     let summary = answer.summary();
     assert_eq!((count(&summary, "quarantined"), count(&summary, "rows_in")), (0, 9));
-    let of_row = count(&summary, "windows_total") - count(&first, "windows_total");
-    assert_eq!(count(&summary, "windows_scored"), of_row, "the others are not measured again");
+    let row_windows = count(&summary, "windows_total") - count(&first, "windows_total");
+    assert_eq!(count(&summary, "windows_scored"), row_windows, "the others are not measured again");
     assert_eq!(workspace.hashes(&["out/data"]), clean.hashes(&["out/data"]));
     assert_eq!(workspace.hashes(&["out.run/scores"]), clean.hashes(&["out.run/scores"]));
     verified(&workspace, 0);

@@ -206,8 +206,8 @@ fn flipped(workspace: &Workspace, rows: usize, group_rows: usize, row: usize) {
     whole(workspace, rows, group_rows);
     let mut bytes = fs::read(&path).unwrap();
     let text = format!("number {row} ");
-    let place = bytes.windows(text.len()).position(|window| window == text.as_bytes()).unwrap();
-    bytes[place] ^= 1;
+    let start = bytes.windows(text.len()).position(|window| window == text.as_bytes()).unwrap();
+    bytes[start] ^= 1;
     fs::write(&path, bytes).unwrap();
 }
 
@@ -382,15 +382,15 @@ fn a_file_that_cannot_be_opened_stops_the_run_and_is_named() {
     let workspace = Workspace::new();
     Tiny::new().write(&workspace.path("model"));
     write_parquet(&workspace.path("input/good.parquet"), &corpus("a", &[64, 128]), 8);
-    let mut said = String::new();
+    let mut messages = String::new();
     for (what, make) in unreadable_files() {
         make(&workspace.path("input/bad.parquet"));
         let answer = failure(&workspace, &Pipeline::tokens("model", 64), 3);
         let line = answer.stderr.lines().next().unwrap();
         assert!(line.starts_with("error: bad.parquet"), "{what}: {}", answer.stderr);
-        writeln!(said, "{what}\n  {line}").unwrap();
+        writeln!(messages, "{what}\n  {line}").unwrap();
     }
-    insta::assert_snapshot!(said);
+    insta::assert_snapshot!(messages);
 }
 
 #[test]

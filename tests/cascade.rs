@@ -106,11 +106,11 @@ fn a_measure_skips_windows_rejected_by_a_guard_before_it() {
     let (guarded, whole) = (workspace(), workspace());
     let all = on_devices(&whole.run(&pipeline(None)));
     let summary = guarded.run(&pipeline(Some(strict)));
-    let spared = count(&summary["windows_not_measured"], ATTENTION);
-    assert!(spared > 0 && spared < all, "{summary}");
-    assert_eq!(on_devices(&summary), all - spared);
-    assert_eq!(summary["windows_dropped"]["guard_copy_share"], spared);
-    assert_eq!(summary["windows_scored"], all, "each has figures of a measure");
+    let skipped = count(&summary["windows_not_measured"], ATTENTION);
+    assert!(skipped > 0 && skipped < all, "{summary}");
+    assert_eq!(on_devices(&summary), all - skipped);
+    assert_eq!(summary["windows_dropped"]["guard_copy_share"], skipped);
+    assert_eq!(summary["windows_scored"], all, "each window has statistics of one measure");
     let (of_guarded, of_whole) = (scores(&guarded), scores(&whole));
     let copies = floats(&of_guarded, "copy_share");
     let strength = of_guarded.column_by_name("dependency_strength").unwrap();
@@ -125,7 +125,7 @@ fn a_measure_skips_windows_rejected_by_a_guard_before_it() {
         read_json(&workspace.path("out.run/calibration.json"))["groups"][0].clone()
     };
     let (of_guarded, of_whole) = (group(&guarded), group(&whole));
-    assert_eq!((&of_guarded["count"], &of_whole["count"]), (&json!(all - spared), &json!(all)));
+    assert_eq!((&of_guarded["count"], &of_whole["count"]), (&json!(all - skipped), &json!(all)));
     let passed: Vec<f64> = other
         .iter()
         .zip(&copies)
@@ -153,13 +153,25 @@ fn a_changed_guard_measures_only_windows_that_newly_pass() {
     let (on_fresh, output, results) = fresh(Some(loose));
     let loosened = workspace.run(&pipeline(Some(loose)));
     assert!(on_devices(&loosened) > 0);
-    assert_eq!(on_devices(&loosened), on_fresh - first, "what passed before is not measured twice");
+    assert_eq!(
+        on_devices(&loosened),
+        on_fresh - first,
+        "windows that passed before are not measured again"
+    );
     assert_eq!((workspace.hashes(&OUTPUT), workspace.results()), (output, results));
-    let paid = workspace.hashes(&["out.run/scores"]);
+    let statistics = workspace.hashes(&["out.run/scores"]);
     let tightened = workspace.run(&pipeline(Some(strict)));
     assert_eq!((on_devices(&tightened), &tightened["windows_scored"]), (0, &json!(0)));
-    assert_eq!(workspace.hashes(&["out.run/scores"]), paid, "paid figures stay");
-    assert_eq!(workspace.hashes(&OUTPUT), fresh(Some(strict)).1, "and are not looked at");
+    assert_eq!(
+        workspace.hashes(&["out.run/scores"]),
+        statistics,
+        "computed statistics are retained"
+    );
+    assert_eq!(
+        workspace.hashes(&OUTPUT),
+        fresh(Some(strict)).1,
+        "retained statistics do not affect the output"
+    );
     let (all, output, results) = fresh(None);
     let removed = workspace.run(&pipeline(None));
     assert_eq!(on_devices(&removed), all - on_fresh);
@@ -200,11 +212,11 @@ fn tightening_the_first_of_several_guards_loses_no_statistics() {
     };
     let workspace = workspace();
     let first = workspace.run(&chained(loose));
-    let spared = |of: &str| count(&first["windows_not_measured"], of);
-    assert!(spared("lexical") > 0 && spared("lexical") < spared(ATTENTION), "{first}");
-    let paid = workspace.hashes(&["out.run/scores"]);
+    let skipped = |measure: &str| count(&first["windows_not_measured"], measure);
+    assert!(skipped("lexical") > 0 && skipped("lexical") < skipped(ATTENTION), "{first}");
+    let statistics = workspace.hashes(&["out.run/scores"]);
     assert_eq!(rerun(&workspace, &chained(strict), &[]), (0, 0));
-    assert_eq!(workspace.hashes(&["out.run/scores"]), paid, "nothing was opened again");
+    assert_eq!(workspace.hashes(&["out.run/scores"]), statistics, "no score file was rewritten");
     assert_eq!(rerun(&workspace, &chained(loose), &[]), (0, 0));
 }
 
@@ -235,7 +247,7 @@ fn adding_a_guard_and_changing_a_measure_loses_no_statistics() {
     let guard = format!("{{statistic: copy_share, max: {strict}, before: {ATTENTION}}}");
     let again = ["--remeasure", "recurrence"];
     assert_eq!(rerun(&workspace, &changed(&guard), &again), (all, 0));
-    assert_eq!(rerun(&workspace, &changed(""), &[]), (0, 0), "attention has seen all windows");
+    assert_eq!(rerun(&workspace, &changed(""), &[]), (0, 0), "attention has measured all windows");
 }
 
 #[test]
@@ -251,8 +263,8 @@ fn statistics_survive_a_change_to_documents_and_back() {
     assert!(first + newly < all);
     assert_eq!(rerun(&workspace, &windows, &[]), (0, 0));
     assert_eq!(rerun(&workspace, &documents, &[]), (0, 0));
-    let spared = all - first - newly;
-    assert_eq!(rerun(&workspace, &pipeline(None), &[]).1, spared, "no window is measured twice");
+    let skipped = all - first - newly;
+    assert_eq!(rerun(&workspace, &pipeline(None), &[]).1, skipped, "no window is measured twice");
 }
 
 #[test]
@@ -310,9 +322,9 @@ fn a_guard_applies_to_documents_if_they_are_the_samples() {
     let (strict, _) = bounds();
     let workspace = workspace();
     let summary = workspace.run(&pipeline(Some(strict)).output("samples: documents"));
-    let spared = count(&summary["windows_not_measured"], ATTENTION);
-    assert!(spared > 0, "{summary}");
-    assert_eq!(summary["windows_dropped"]["guard_copy_share"], spared);
+    let skipped = count(&summary["windows_not_measured"], ATTENTION);
+    assert!(skipped > 0, "{summary}");
+    assert_eq!(summary["windows_dropped"]["guard_copy_share"], skipped);
     let scores = scores(&workspace);
     let (rows, copies) =
         (crate::support::tables::integers(&scores, "input_row"), floats(&scores, "copy_share"));
@@ -334,13 +346,13 @@ fn windows_skipped_by_a_measure_are_skipped_by_dependent_measures() {
          {{statistic: unique_token_share, min: 0, before: {ATTENTION}}}]"
     );
     let summary = workspace.run(&pipeline(None).measure("lexical").filter(&guards));
-    let spared = &summary["windows_not_measured"];
-    assert!(count(spared, "lexical") > 0, "{summary}");
-    assert_eq!(spared["lexical"], spared[ATTENTION]);
+    let skipped = &summary["windows_not_measured"];
+    assert!(count(skipped, "lexical") > 0, "{summary}");
+    assert_eq!(skipped["lexical"], skipped[ATTENTION]);
     let scores = scores(&workspace);
     for statistic in ["unique_token_share", "dependency_strength"] {
         let column = scores.column_by_name(statistic).unwrap();
-        assert_eq!(column.null_count() as u64, count(spared, "lexical"), "{statistic}");
+        assert_eq!(column.null_count() as u64, count(skipped, "lexical"), "{statistic}");
     }
 }
 
@@ -349,7 +361,7 @@ fn a_selection_names_missing_statistics_after_a_guard_is_loosened() {
     let (strict, loose) = bounds();
     let workspace = workspace();
     let summary = workspace.run(&pipeline(Some(strict)));
-    let spared = count(&summary["windows_not_measured"], ATTENTION);
+    let skipped = count(&summary["windows_not_measured"], ATTENTION);
     workspace.write("pipeline.yaml", pipeline(Some(loose)).measure("lexical").to_string());
     let select = ["run", "pipeline.yaml", "-q", "--phase", "select"];
     let refused = workspace.longsift(&select).expect(4).stderr;
@@ -357,10 +369,13 @@ fn a_selection_names_missing_statistics_after_a_guard_is_loosened() {
         refused.contains("work units in") && refused.contains("lack statistics of a measure"),
         "{refused}"
     );
-    let of_attention = format!("`{ATTENTION}` is missing for up to {spared} windows");
-    let of_lexical =
+    let missing_attention = format!("`{ATTENTION}` is missing for up to {skipped} windows");
+    let missing_lexical =
         format!("`lexical` is missing for up to {} windows", count(&summary, "windows_total"));
-    assert!(refused.contains(&of_attention) && refused.contains(&of_lexical), "{refused}");
+    assert!(
+        refused.contains(&missing_attention) && refused.contains(&missing_lexical),
+        "{refused}"
+    );
     assert!(refused.contains("score them first: `--phase score --shard i/n`"), "{refused}");
 }
 

@@ -145,7 +145,7 @@ fn files_added_during_a_run_belong_to_the_next_run() {
     write_input(&workspace, "aa", &[6, 8]);
     let first = run.resume().success().summary();
     assert_eq!(count(&first, "rows_in"), 6);
-    assert_eq!(workspace.results(), scenario.results, "the run is about the files it planned");
+    assert_eq!(workspace.results(), scenario.results, "the run reads the planned files only");
     let second = workspace.longsift(&RUN).success().summary();
     check_accounting(&second);
     assert_eq!(count(&second, "rows_in"), 8);

@@ -72,8 +72,11 @@ fn check_results_are_in_the_summary() {
         books_kept as f64 / books.len() as f64,
         code.iter().map(|row| scores[*row]).fold(f64::INFINITY, f64::min),
     ];
-    for (place, (found, expected)) in found.iter().zip(expected).enumerate() {
-        assert!((found - expected).abs() < 1e-12, "check {place}: {found}, not {expected}");
+    for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
+        assert!(
+            (found - expected).abs() < 1e-12,
+            "check {index}: expected {expected}, got {found}"
+        );
     }
 }
 
@@ -101,7 +104,7 @@ fn a_failed_check_writes_nothing_and_keeps_the_scores() {
     assert!(metrics.contains("longsift_samples{pipeline=\"pipeline\"} 0\n"), "{metrics}");
     let data = workspace.path("out/data");
     assert!(!data.exists() || fs::read_dir(data).unwrap().next().is_none(), "nothing is written");
-    assert!(!workspace.path("out.run/staging").exists(), "what was staged is gone");
+    assert!(!workspace.path("out.run/staging").exists(), "staged files are removed");
     let done = workspace.longsift(&["run", "pipeline.yaml", "--set", "checks.1.min=0.01"]);
     assert_eq!(done.success().summary()["windows_scored"], 0, "nothing is measured again");
     // The previous result stays if another selection is rejected.
@@ -215,7 +218,7 @@ fn an_input_without_rows_can_be_checked() {
         let refused = workspace.longsift(&arguments).expect(6);
         assert_eq!(refused.summary()["checks"][0]["holds"], false);
         if more.is_empty() {
-            assert_eq!(bytes_of(&workspace), before, "the earlier result stands");
+            assert_eq!(bytes_of(&workspace), before, "the earlier result is unchanged");
         }
     }
     workspace.write("pipeline.yaml", pipeline().to_string());
@@ -225,7 +228,7 @@ fn an_input_without_rows_can_be_checked() {
     workspace.longsift(&["verify", "out.run"]).success();
     let again = workspace.longsift(&["run", "pipeline.yaml", "-q"]).success().summary();
     assert_eq!(again["status"], "nothing_to_do");
-    // Not even files.
+    // An input without files is refused as well.
     for path in files_below(&workspace.path("input")) {
         fs::remove_file(path).unwrap();
     }

@@ -42,11 +42,7 @@ fn the_starter_is_valid_and_never_overwritten() {
     assert_eq!(answer.stderr, "");
     workspace.longsift(&["init", "--output", "ours.yaml", "--model", "models/a b"]).success();
     let plan = workspace.longsift(&["plan", "ours.yaml"]).expect(2);
-    assert!(
-        plan.stderr.contains("models/a b"),
-        "the model is the one that was named: {}",
-        plan.stderr
-    );
+    assert!(plan.stderr.contains("models/a b"), "the plan names the given model: {}", plan.stderr);
     workspace.write("mine.yaml", "changed: true\n");
     let answer = workspace.longsift(&["init", "--output", "mine.yaml"]).expect(2);
     assert!(answer.stderr.contains("`mine.yaml` already exists"), "{}", answer.stderr);
@@ -74,8 +70,8 @@ fn init_for_given_inputs_writes_a_runnable_pipeline() {
     workspace.write("corpus/a.jsonl", documents(&[4000; 6]));
     workspace.write("corpus/b.jsonl", documents(&[4000, 100, 100]));
     let inputs = ["init", "corpus/a.jsonl", "corpus/b.jsonl", "--tokenizer", &tokenizer];
-    let said = workspace.longsift(&inputs).success();
-    assert!(said.stdout.contains("next: `longsift plan pipeline.yaml`"), "{}", said.stdout);
+    let init = workspace.longsift(&inputs).success();
+    assert!(init.stdout.contains("next: `longsift plan pipeline.yaml`"), "{}", init.stdout);
     let written = fs::read_to_string(workspace.path("pipeline.yaml")).unwrap();
     for line in ["path: corpus/*.jsonl ", "id_column: id ", "text_column: text ", "#   source: "] {
         assert!(written.contains(line), "{line} in {written}");
@@ -129,9 +125,9 @@ fn init_names_types_as_users_write_them_and_refuses_parameters() {
     workspace.longsift(&["init", "a.jsonl", "--tokenizer", &tokenizer]).success();
     let pipeline = fs::read_to_string(workspace.path("pipeline.yaml")).unwrap();
     assert!(pipeline.contains("string") && !pipeline.contains("Utf8"), "{pipeline}");
-    let said = workspace.longsift(&["init", "${date}.parquet", "--output", "b.yaml"]).expect(2);
-    assert!(said.stderr.contains("`${date}.parquet` contains `${`"), "{}", said.stderr);
-    assert!(said.stderr.contains("declare the parameter in `params`"), "{}", said.stderr);
+    let refused = workspace.longsift(&["init", "${date}.parquet", "--output", "b.yaml"]).expect(2);
+    assert!(refused.stderr.contains("`${date}.parquet` contains `${`"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("declare the parameter in `params`"), "{}", refused.stderr);
 }
 
 #[test]
@@ -140,8 +136,8 @@ fn a_plan_counts_the_documents_that_are_too_short() {
     let tokenizer = demo_model().display().to_string();
     workspace.write("corpus/a.jsonl", documents(&[&[10; 60][..], &[200, 200]].concat()));
     let init = ["init", "corpus", "--tokenizer", &tokenizer];
-    let said = workspace.longsift(&init).success().stderr;
-    assert!(said.contains("62 of 62 documents are shorter than a window of 1,024"), "{said}");
+    let stderr = workspace.longsift(&init).success().stderr;
+    assert!(stderr.contains("62 of 62 documents are shorter than a window of 1,024"), "{stderr}");
     let set = |command: &str, more: &[&str]| {
         let set = [command, "pipeline.yaml", "--set", "stages.tokenize.window_tokens=128"];
         workspace.longsift(&[&set, more].concat())
@@ -186,8 +182,8 @@ fn a_run_ends_with_its_paths() {
 
 #[test]
 fn the_product_is_described_in_one_sentence() {
-    let of = |file: &str| fs::read_to_string(repository().join(file)).unwrap();
-    let manifest = of("engine/Cargo.toml");
+    let read = |file: &str| fs::read_to_string(repository().join(file)).unwrap();
+    let manifest = read("engine/Cargo.toml");
     let sentence = manifest
         .lines()
         .find_map(|line| line.strip_prefix("description = "))
@@ -197,7 +193,7 @@ fn the_product_is_described_in_one_sentence() {
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(help.starts_with(sentence), "{help}");
     for file in ["README.md", "pyproject.toml", "python/src/longsift/__init__.py"] {
-        assert!(of(file).contains(sentence), "{file}");
+        assert!(read(file).contains(sentence), "{file}");
     }
 }
 
@@ -275,7 +271,7 @@ fn every_stage_has_a_page_with_all_its_settings() {
             assert!(page.contains(setting), "{setting} in\n{page}");
             assert!(pipeline.contains(setting), "{setting}");
         }
-        assert!(!page.contains('\u{1b}'), "no colours where nobody looks");
+        assert!(!page.contains('\u{1b}'), "no colours if the output is not a terminal");
     }
     let answer = workspace.longsift(&["stages", "tokenise"]).expect(2);
     assert!(answer.stderr.contains("tokenize"), "{}", answer.stderr);
@@ -550,8 +546,8 @@ tests:
     workspace
         .write("web.tests.yaml", tests.replace("short_documents=score", "short_documents=sing"));
     let answer = workspace.longsift(&["test", "web.yaml"]).expect(2);
-    let place = "in the test `short ones may be scored`, ";
-    assert!(answer.stderr.contains(place), "{}", answer.stderr);
+    let location = "in the test `short ones may be scored`, ";
+    assert!(answer.stderr.contains(location), "{}", answer.stderr);
     for empty in ["", "# c\n", "tests:\n", "tests: []\n"] {
         workspace.write("web.tests.yaml", empty);
         let answer = workspace.longsift(&["test", "web.yaml"]).expect(2);
@@ -572,8 +568,8 @@ fn caches_and_old_runs_are_listed_and_cleared_by_name() {
     };
     let entries = |kept: &Value, kind: &str| {
         let kinds = kept["kinds"].as_array().unwrap().iter();
-        let of_kind = kinds.filter(|of| of["kind"] == kind);
-        of_kind.map(|of| of["entries"].as_array().unwrap().len()).sum::<usize>()
+        let of_kind = kinds.filter(|entry| entry["kind"] == kind);
+        of_kind.map(|entry| entry["entries"].as_array().unwrap().len()).sum::<usize>()
     };
     let kept = cache(&[]);
     assert_eq!(entries(&kept, "tables"), 1, "{kept:#}");

@@ -71,7 +71,7 @@ fn a_run_with_a_fault_at_any_device_call_can_be_finished() {
             scenario.check_no_mixture(&workspace, &when);
             scenario.finish(&workspace, &when);
         }
-        println!("{devices}: met in {hit} of {} runs, all finished", chosen.len());
-        assert!(hit > 0, "{devices}: the fault was never met");
+        println!("{devices}: the fault occurred in {hit} of {} runs, all finished", chosen.len());
+        assert!(hit > 0, "{devices}: the fault never occurred");
     }
 }

@@ -32,12 +32,12 @@ fn gpus_and_the_processor_are_listed_with_their_memory() {
     let text = devices(&workspace, &[]).success().stdout;
     assert!(text.starts_with("device  name") && text.contains("cuda:1"), "{text}");
     // Without the library no GPU is found, and the answer states it.
-    let none = workspace
+    let without_library = workspace
         .command(&["devices"])
         .env_remove("CUDA_VISIBLE_DEVICES")
         .env("LD_LIBRARY_PATH", "")
         .output();
-    assert!(none.unwrap().status.success());
+    assert!(without_library.unwrap().status.success());
     let hidden = workspace.longsift(&["devices"]).success().stdout;
     assert!(hidden.contains("no GPU: `CUDA_VISIBLE_DEVICES` hides every GPU"), "{hidden}");
 }
@@ -93,10 +93,13 @@ fn reservations_of_a_running_longsift_are_shown() {
     assert!(claims[0]["reserved_bytes"].as_u64().unwrap() > 0);
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(file.exists(), "a killed process leaves its file");
+    assert!(file.exists(), "the file of a killed process remains");
     let survey = workspace.longsift(&["devices", "--format", "json"]).success().stdout;
     let survey: Value = serde_json::from_str(&survey).unwrap();
-    assert_eq!(survey["devices"][0]["reserved_bytes"], 0, "the dead reserve nothing: {survey}");
+    assert_eq!(
+        survey["devices"][0]["reserved_bytes"], 0,
+        "a dead process reserves nothing: {survey}"
+    );
 }
 
 #[test]
@@ -128,14 +131,14 @@ fn tuning_prints_a_curve_and_a_valid_stage() {
         }
         let rows = text[..text.find("  - stage").unwrap()].lines();
         let rows =
-            rows.filter(|line| line.trim_start().starts_with(|of: char| of.is_ascii_digit()));
+            rows.filter(|line| line.trim_start().starts_with(|first: char| first.is_ascii_digit()));
         assert_eq!(page.matches("stroke-width=\"7\"").count(), 2 * rows.count());
         assert!(page.contains("- stage: shard-across-devices"), "{page}");
     }
 }
 
 #[test]
-#[cfg_attr(not(longsift_browser), ignore = "needs chromium: who has it runs it")]
+#[cfg_attr(not(longsift_browser), ignore = "needs chromium: any machine with it runs it")]
 fn tables_of_a_curve_fit_a_small_screen() {
     let workspace = Workspace::new();
     workload(&workspace);
@@ -160,8 +163,8 @@ fn a_pipeline_can_be_planned_for_other_gpus() {
     assert!(text.contains("1 × Tiny: 37.25 kB table"), "{text}");
     assert!(text.contains("not estimated"), "the speed of one is not known: {text}");
     assert!(plan("8xA800-80GB").success().stdout.contains("a roofline bound"));
-    let none = plan("1xTiny:0.00005").success().stdout;
-    assert!(none.contains("does not fit"), "{none}");
+    let too_small = plan("1xTiny:0.00005").success().stdout;
+    assert!(too_small.contains("does not fit"), "{too_small}");
     let wrong = plan("8xA800").expect(2).stderr;
     assert!(
         wrong.contains("`8xA800` is not a known GPU") && wrong.contains("A800-80GB"),
@@ -178,9 +181,9 @@ fn a_pipeline_can_be_planned_for_other_gpus() {
     let json: Value = serde_json::from_str(&json.success().stdout).unwrap();
     assert_eq!(json["absent"]["cards"].as_array().unwrap().len(), 2);
     assert!(json["absent"]["least_seconds"].as_f64().unwrap() > 0.0);
-    let here = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2).stderr;
-    let because = |why: &str| here.contains(&format!("8 GPUs cannot be used: {why}"));
+    let refused = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2).stderr;
+    let because = |why: &str| refused.contains(&format!("8 GPUs cannot be used: {why}"));
     // A build with `cuda` looks for the driver first.
     let no_driver = cfg!(feature = "cuda") && because("no NVIDIA driver was found");
-    assert!(no_driver || because("`CUDA_VISIBLE_DEVICES` hides every GPU"), "{here}");
+    assert!(no_driver || because("`CUDA_VISIBLE_DEVICES` hides every GPU"), "{refused}");
 }

@@ -72,8 +72,8 @@ fn a_checkpoint_of_nan_is_reported_and_gives_no_score() {
     let mut bytes = fs::read(&path).unwrap();
     let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     for row in 0..97 {
-        let place = 8 + header + row * 64;
-        bytes[place..place + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+        let offset = 8 + header + row * 64;
+        bytes[offset..offset + 4].copy_from_slice(&f32::NAN.to_le_bytes());
     }
     fs::write(&path, bytes).unwrap();
     workspace.write("pipeline.yaml", Pipeline::tokens("model", 64).to_string());

@@ -93,8 +93,8 @@ fn eight_devices_give_the_bytes_of_one_whole_or_by_heads() {
     assert_eq!(pieces(&summary).len(), 8);
     assert!(pieces(&summary).iter().filter(|pieces| **pieces > 0).count() > 1, "{summary}");
     assert_eq!(steps(&summary, "device_ready"), 8);
-    assert_eq!(steps(&summary, "out_of_memory"), 0, "what is reserved is there");
-    assert!(events(&workspace, "device_memory").len() >= 2, "the memory over time");
+    assert_eq!(steps(&summary, "out_of_memory"), 0, "reserved memory is available");
+    assert!(events(&workspace, "device_memory").len() >= 2, "memory is recorded repeatedly");
     let (_, by_heads) = same_bytes("8x64MB", &pipeline().devices("by: heads"));
     let (whole, split): (u64, u64) =
         (pieces(&summary).iter().sum(), pieces(&by_heads).iter().sum());
@@ -120,9 +120,9 @@ fn device_failures_change_no_byte() {
     assert!(steps(&summary, "out_of_memory") > 0, "{summary}");
     assert_eq!(events(&workspace, "out_of_memory").len() as u64, steps(&summary, "out_of_memory"));
     let retired = steps(&summary, "device_retired");
-    let told = summary["devices"]["list"].as_array().unwrap();
-    let told = told.iter().filter(|device| device["retired"].is_string()).count() as u64;
-    assert_eq!(retired, told, "{summary}");
+    let listed = summary["devices"]["list"].as_array().unwrap();
+    let listed = listed.iter().filter(|device| device["retired"].is_string()).count() as u64;
+    assert_eq!(retired, listed, "{summary}");
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn a_run_that_lost_all_devices_can_be_finished_on_others() {
     check_accounting(&summary);
     assert_eq!(&workspace.results(), expected());
     let again = workspace.longsift(&["run", "pipeline.yaml"]).success().summary();
-    assert_eq!(again["status"], "nothing_to_do", "the processor has nothing to add");
+    assert_eq!(again["status"], "nothing_to_do", "the CPU measures nothing again");
 }
 
 #[test]
@@ -228,13 +228,13 @@ fn a_run_waits_for_memory_taken_by_another_program() {
     fs::remove_dir_all(workspace.path("out")).unwrap();
     let mut command = with_gpus(&workspace, &gpus(81_000), &arguments);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-    let looked = || events_so_far(&workspace).contains("\"device_memory\"");
-    assert!(wait_until(&mut child, looked), "it looks at what is free");
+    let is_polled = || events_so_far(&workspace).contains("\"device_memory\"");
+    assert!(wait_until(&mut child, is_polled), "free memory is polled");
     assert!(events(&workspace, "device_ready").is_empty(), "not even the table fits");
     assert!(files_below(&workspace.path("out.run/units")).is_empty(), "nothing fits");
     // Replaced atomically: a run that read an incomplete file would assume a broken device.
-    let given_back = workspace.write("gpus.next", gpus(600));
-    fs::rename(given_back, workspace.path("gpus")).unwrap();
+    let new_gpus = workspace.write("gpus.next", gpus(600));
+    fs::rename(new_gpus, workspace.path("gpus")).unwrap();
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success());
     assert_eq!(&workspace.results(), expected());
@@ -257,13 +257,13 @@ fn a_growing_neighbour_is_reported_during_a_run() {
         "{}",
         answer.stderr
     );
-    let told = events(&workspace, "others_grew");
-    assert_eq!(told.len(), 1, "{told:?}");
+    let grown = events(&workspace, "others_grew");
+    assert_eq!(grown.len(), 1, "{grown:?}");
     assert_eq!(
-        (&told[0]["device"], &told[0]["before_bytes"]),
+        (&grown[0]["device"], &grown[0]["before_bytes"]),
         (&json!("cuda:0"), &json!(600 << 20))
     );
-    assert_eq!(told[0]["others_bytes"], json!(41_600_u64 << 20));
+    assert_eq!(grown[0]["others_bytes"], json!(41_600_u64 << 20));
     assert_eq!(&workspace.results(), expected());
 }
 

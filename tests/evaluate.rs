@@ -69,9 +69,9 @@ fn check(got: &Value, length: &str, names: &[(&str, &str, f64, f64)]) {
     let file: Value = serde_json::from_slice(&file).unwrap();
     let (expected, got) = (&file[length], &got[length]);
     assert_eq!(got["documents"], expected["documents"]);
-    for (kind, of) in expected["kinds"].as_object().unwrap() {
-        assert_eq!(got["kinds"][kind]["windows"], of["windows"], "{kind}");
-        assert_eq!(got["kinds"][kind]["sha256"], of["sha256"], "{kind}");
+    for (kind, reference) in expected["kinds"].as_object().unwrap() {
+        assert_eq!(got["kinds"][kind]["windows"], reference["windows"], "{kind}");
+        assert_eq!(got["kinds"][kind]["sha256"], reference["sha256"], "{kind}");
     }
     for (name, own, within, loosely) in names {
         let report = &got["reports"][own];
@@ -142,8 +142,8 @@ pub(crate) fn evaluated(workspace: &Workspace, pipeline: &str, arguments: &[&str
 #[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
 fn shared_corpora_match_the_reference() {
     let workspace = corpora();
-    let of = pipeline(BALANCED, OLD_BALANCED_RECURRENCE, "keep_fraction: 0.2");
-    let got = evaluated(&workspace, &of, &["--windows", "2048"]);
+    let yaml = pipeline(BALANCED, OLD_BALANCED_RECURRENCE, "keep_fraction: 0.2");
+    let got = evaluated(&workspace, &yaml, &["--windows", "2048"]);
     check(&got, "S2048", &text_scores("balanced_recurrence"));
 }
 
@@ -151,15 +151,15 @@ fn shared_corpora_match_the_reference() {
 #[ignore = "takes minutes: .ci/nightly runs it"]
 fn shared_corpora_match_the_reference_at_both_lengths_with_attention() {
     let workspace = corpora();
-    let of = pipeline(BALANCED, OLD_BALANCED_RECURRENCE, "keep_fraction: 0.2");
-    let got = evaluated(&workspace, &of, &["--windows", "8192,2048"]);
+    let yaml = pipeline(BALANCED, OLD_BALANCED_RECURRENCE, "keep_fraction: 0.2");
+    let got = evaluated(&workspace, &yaml, &["--windows", "8192,2048"]);
     check(&got, "S2048", &text_scores("balanced_recurrence"));
     check(&got, "S8192", &text_scores("balanced_recurrence"));
 
     let measures = "  - {stage: load-partial-model, model: model}\n  - {stage: tokenize, window_tokens: 2048}\n  \
                     - {stage: recurrence}\n  - {stage: first-layer-attention}\n";
-    let of = pipeline(measures, "formula: longattn", "keep_fraction: 0.2");
-    let got = evaluated(&workspace, &of, &["--windows", "2048", "--out", "attention"]);
+    let yaml = pipeline(measures, "formula: longattn", "keep_fraction: 0.2");
+    let got = evaluated(&workspace, &yaml, &["--windows", "2048", "--out", "attention"]);
     let attention = [
         ("longattn_lds", "score", 0.005, 0.02),
         ("longattn_dst", "dependency_strength", 0.005, 0.02),
@@ -233,7 +233,9 @@ fn a_repeated_evaluation_measures_nothing() {
     assert_eq!(std::fs::read(&journal).unwrap(), written, "nothing was measured");
     let kinds: Vec<&String> = part["S256"]["kinds"].as_object().unwrap().keys().collect();
     assert_eq!(kinds, ["dup", "pieces_2", "whole"]);
-    let ladder = |of: &Value| of["S256"]["reports"]["far_recurrence"]["ladder"]["pieces_2"].clone();
+    let ladder = |evaluation: &Value| {
+        evaluation["S256"]["reports"]["far_recurrence"]["ladder"]["pieces_2"].clone()
+    };
     assert_eq!(ladder(&part), ladder(&first));
     assert_eq!(part["S256"]["reports"]["score"]["ladder"]["pieces_4"], Value::Null);
     assert!(workspace.path("out.evaluate/evaluation.json").exists());
@@ -242,15 +244,15 @@ fn a_repeated_evaluation_measures_nothing() {
 #[test]
 fn scores_and_kinds_form_one_matrix_with_small_categories() {
     let workspace = small_workspace();
-    let of = evaluated(&workspace, &small_pipeline(), &["--windows", "256"]);
-    let of = &of["S256"];
-    assert_eq!(of["documents"], json!({ "a": 15, "b": 3 }));
+    let evaluation = evaluated(&workspace, &small_pipeline(), &["--windows", "256"]);
+    let evaluation = &evaluation["S256"];
+    assert_eq!(evaluation["documents"], json!({ "a": 15, "b": 3 }));
     // Too few for eight pieces, so no pair and no value.
-    assert_eq!(of["reports"]["score"]["pieces_8_by_category"]["b"], Value::Null);
-    let score = of["matrix"]["score"].as_object().unwrap();
-    assert!(!score.contains_key("chunk_shuffle"), "for information, never a target");
+    assert_eq!(evaluation["reports"]["score"]["pieces_8_by_category"]["b"], Value::Null);
+    let score = evaluation["matrix"]["score"].as_object().unwrap();
+    assert!(!score.contains_key("chunk_shuffle"), "this kind is informational only");
     for (kind, cell) in score {
-        let report = &of["reports"]["score"];
+        let report = &evaluation["reports"]["score"];
         let ladder = &report["ladder"][kind];
         let figure = if ladder.is_null() { &report["paired"][kind] } else { ladder };
         assert_eq!(cell["figure"], *figure, "{kind}");
@@ -265,20 +267,23 @@ fn scores_and_kinds_form_one_matrix_with_small_categories() {
         assert_eq!(cell["outcome"], json!(expected), "{kind}");
     }
     assert!(score.contains_key("pieces_8") && score.contains_key("dup_indel"), "{score:?}");
-    let sentence = of["sentence"].as_str().unwrap();
+    let sentence = evaluation["sentence"].as_str().unwrap();
     assert!(
         sentence.contains(&format!("of {} kinds of constructed windows", score.len())),
         "{sentence}"
     );
-    assert!(!sentence.contains("real text"), "nothing says which text is real: {sentence}");
-    let dup = &of["guards"][0]["kinds"]["dup"];
-    assert_eq!(of["guards"][0]["guard"], "copy_share");
-    assert!(dup["rejected"].as_u64() > Some(0) && dup["windows"] == of["kinds"]["dup"]["windows"]);
+    assert!(!sentence.contains("real text"), "without labels, no text counts as real: {sentence}");
+    let dup = &evaluation["guards"][0]["kinds"]["dup"];
+    assert_eq!(evaluation["guards"][0]["guard"], "copy_share");
+    assert!(
+        dup["rejected"].as_u64() > Some(0)
+            && dup["windows"] == evaluation["kinds"]["dup"]["windows"]
+    );
 
     let few = ["--windows", "256", "--documents-per-category", "3"];
-    let of = evaluated(&workspace, &small_pipeline(), &few);
-    assert_eq!(of["S256"]["matrix"], json!({}));
-    let notes = of["S256"]["notes"].to_string();
+    let evaluation = evaluated(&workspace, &small_pipeline(), &few);
+    assert_eq!(evaluation["S256"]["matrix"], json!({}));
+    let notes = evaluation["S256"]["notes"].to_string();
     assert!(notes.contains("no matrix: 6 documents are long enough, 8 are required"), "{notes}");
 }
 
@@ -378,12 +383,13 @@ fn scores_of_other_tools_are_compared() {
         columns.push((name, whole.column_by_name(name).unwrap().clone()));
     }
     write_parquet(&workspace.path("input/all.parquet"), &table(&columns), 5);
-    let of = evaluated(&workspace, &small_pipeline(), &["--windows", "256", "--scores", "quality"]);
-    let of = &of["S256"];
-    assert!(of["agreement"]["quality"]["score"].is_number());
-    assert!(of["reports"]["quality"]["explained"]["length_spearman"].is_number());
-    assert_eq!(of["reports"]["quality"]["ladder"], json!({}));
-    assert!(of["notes"].to_string().contains("`quality` is a column of the input"));
+    let evaluation =
+        evaluated(&workspace, &small_pipeline(), &["--windows", "256", "--scores", "quality"]);
+    let evaluation = &evaluation["S256"];
+    assert!(evaluation["agreement"]["quality"]["score"].is_number());
+    assert!(evaluation["reports"]["quality"]["explained"]["length_spearman"].is_number());
+    assert_eq!(evaluation["reports"]["quality"]["ladder"], json!({}));
+    assert!(evaluation["notes"].to_string().contains("`quality` is a column of the input"));
 
     let refused = workspace.longsift(&["evaluate", "pipeline.yaml", "--scores", "qualty"]);
     let refused = refused.expect(3);
@@ -420,14 +426,14 @@ fn meaningless_requests_are_rejected() {
 #[test]
 fn a_dry_run_counts_windows_and_estimates_the_time() {
     let workspace = small_workspace();
-    let of = evaluated(&workspace, &small_pipeline(), &["--dry-run", "--windows", "256"]);
-    let of = &of["lengths"]["256"];
-    assert_eq!(of["documents"], json!(18));
+    let dry_run = evaluated(&workspace, &small_pipeline(), &["--dry-run", "--windows", "256"]);
+    let dry_run = &dry_run["lengths"]["256"];
+    assert_eq!(dry_run["documents"], json!(18));
     let whole = evaluated(&workspace, &small_pipeline(), &["--windows", "256"]);
     let kinds = whole["S256"]["kinds"].as_object().unwrap();
     let windows: u64 = kinds.values().map(|kind| kind["windows"].as_u64().unwrap()).sum();
-    assert!(of["windows"].as_u64().unwrap() >= windows);
-    assert!(of["seconds"]["recurrence"].as_f64().unwrap() > 0.0);
+    assert!(dry_run["windows"].as_u64().unwrap() >= windows);
+    assert!(dry_run["seconds"]["recurrence"].as_f64().unwrap() > 0.0);
 }
 
 #[test]
@@ -448,9 +454,9 @@ fn the_page_loads_nothing_and_escapes_names() {
     let page = std::fs::read_to_string(workspace.path("page.html")).unwrap();
     assert!(!page.contains("<script") && !page.contains('\u{202e}') && !page.contains('\u{7}'));
     assert!(page.contains("&#60;script&#62;alert(1)&#60;/script&#62;"));
-    let asked = page.replace("http://www.w3.org/2000/svg", "");
+    let content = page.replace("http://www.w3.org/2000/svg", "");
     for request in ["http:", "https:", "src=", "url(", "@import", "<link", "<img"] {
-        assert!(!asked.contains(request), "{request}");
+        assert!(!content.contains(request), "{request}");
     }
     for section in [
         "matrix256",
@@ -496,7 +502,7 @@ fn every_kind_of_hostile_category_is_shown_as_text() {
 }
 
 #[test]
-#[cfg_attr(not(longsift_browser), ignore = "needs chromium: who has it runs it")]
+#[cfg_attr(not(longsift_browser), ignore = "needs chromium: any machine with it runs it")]
 fn the_page_opens_in_a_browser_without_network() {
     let workspace = hostile_page(&pages::hostile());
     let sections = ["matrix256", "ladder64", "pairs256"];

@@ -41,15 +41,15 @@ fn heads_match_statistics_of_single_heads() {
     let got = &got["S128"];
     assert_eq!(got["heads"][0]["measure"], "language-model");
     let heads = got["heads"][0]["heads"].as_array().unwrap();
-    let places: Vec<(u64, u64)> = heads
+    let indices: Vec<(u64, u64)> = heads
         .iter()
-        .map(|of| (of["layer"].as_u64().unwrap(), of["head"].as_u64().unwrap()))
+        .map(|head| (head["layer"].as_u64().unwrap(), head["head"].as_u64().unwrap()))
         .collect();
-    assert_eq!(places, [(0, 2), (1, 0), (1, 1), (1, 2), (1, 3)]);
-    let alone = &got["reports"]["dependency_strength_layer_0_heads_2"];
+    assert_eq!(indices, [(0, 2), (1, 0), (1, 1), (1, 2), (1, 3)]);
+    let separate = &got["reports"]["dependency_strength_layer_0_heads_2"];
     for kind in ["pieces_2", "pieces_8", "far_permute"] {
         assert!(heads[0][kind][0].is_number(), "{kind}: {}", heads[0]);
-        assert_eq!(heads[0][kind], figure(alone, kind), "{kind}");
+        assert_eq!(heads[0][kind], figure(separate, kind), "{kind}");
         assert!(heads.iter().any(|head| head[kind] != heads[0][kind]), "{kind}");
     }
     // The same head, requested in another way.
@@ -58,7 +58,7 @@ fn heads_match_statistics_of_single_heads() {
     let single = &single["S128"];
     let report = &single["reports"]["dependency_strength_layer_1_heads_3"];
     assert_eq!(heads[4]["pieces_8"], figure(report, "pieces_8"));
-    assert_eq!(single.get("heads"), None, "only where it is asked for");
+    assert_eq!(single.get("heads"), None, "only with `--heads`");
 }
 
 #[test]

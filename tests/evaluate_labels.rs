@@ -55,8 +55,8 @@ fn rows() -> Vec<Row> {
 }
 
 fn batch(rows: &[Row]) -> RecordBatch {
-    let column = |of: fn(&Row) -> Option<&'static str>| -> ArrayRef {
-        labels(&rows.iter().map(of).collect::<Vec<_>>())
+    let column = |value: fn(&Row) -> Option<&'static str>| -> ArrayRef {
+        labels(&rows.iter().map(value).collect::<Vec<_>>())
     };
     table(&[
         ("id", strings(rows.iter().map(|row| row.id.as_str()))),
@@ -156,8 +156,12 @@ fn windows<'a>(classes: &BTreeMap<&'static str, Vec<&'a Row>>) -> Vec<Window<'a>
 fn scores(windows: &[Window<'_>], within: bool, counted: impl Fn(&Window<'_>) -> bool) -> Vec<f64> {
     let score = |window: &Window<'_>| {
         let same = |other: &&Window<'_>| !within || other.row.source == window.row.source;
-        let values: Vec<f64> =
-            windows.iter().filter(same).filter(|of| counted(of)).map(|of| of.share).collect();
+        let values: Vec<f64> = windows
+            .iter()
+            .filter(same)
+            .filter(|window| counted(window))
+            .map(|window| window.share)
+            .collect();
         let low = values.iter().copied().fold(f64::INFINITY, f64::min);
         let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let bin = |value: f64| (((value - low) / (high - low) * 4096.0) as usize).min(4095);
@@ -186,8 +190,8 @@ struct Figures<'a> {
 impl<'a> Figures<'a> {
     fn new(windows: &'a [Window<'a>], counts: Counts) -> Self {
         let mut sizes = BTreeMap::new();
-        for of in windows {
-            *sizes.entry(of.class).or_insert(0.0) += counts[of.class][of.document];
+        for window in windows {
+            *sizes.entry(window.class).or_insert(0.0) += counts[window.class][window.document];
         }
         Self { windows, counts, sizes }
     }
@@ -206,24 +210,24 @@ impl<'a> Figures<'a> {
     fn taken(&self, values: &[f64], fraction: f64, may: &dyn Fn(&Window<'_>) -> bool) -> Vec<f64> {
         let mut parts = vec![0.0; values.len()];
         let mut order: Vec<usize> =
-            (0..values.len()).filter(|of| may(&self.windows[*of])).collect();
+            (0..values.len()).filter(|index| may(&self.windows[*index])).collect();
         order.sort_by(|a, b| values[*b].total_cmp(&values[*a]));
-        let weights: Vec<f64> = self.windows.iter().map(|of| self.weight(of)).collect();
+        let weights: Vec<f64> = self.windows.iter().map(|window| self.weight(window)).collect();
         let mut left = fraction;
         for equal in order.chunk_by(|a, b| values[*a].total_cmp(&values[*b]).is_eq()) {
-            let here: f64 = equal.iter().map(|of| weights[*of]).sum();
-            let part = if here > 0.0 { (left / here).clamp(0.0, 1.0) } else { 0.0 };
-            for of in equal {
-                parts[*of] = part;
+            let weight: f64 = equal.iter().map(|index| weights[*index]).sum();
+            let part = if weight > 0.0 { (left / weight).clamp(0.0, 1.0) } else { 0.0 };
+            for index in equal {
+                parts[*index] = part;
             }
-            left -= part * here;
+            left -= part * weight;
         }
         parts
     }
 
     fn real_share(&self, parts: &[f64]) -> f64 {
-        let sum = |of: &dyn Fn(&Window<'_>) -> bool| -> f64 {
-            let windows = self.windows.iter().zip(parts).filter(|(window, _)| of(window));
+        let sum = |counts: &dyn Fn(&Window<'_>) -> bool| -> f64 {
+            let windows = self.windows.iter().zip(parts).filter(|(window, _)| counts(window));
             windows.map(|(window, part)| part * self.weight(window)).sum()
         };
         sum(&|window| GOOD.contains(&window.class)) / sum(&|_| true)
@@ -292,24 +296,25 @@ fn check_against_definition(within: bool, seed: u64, most: usize) {
     let setting = if within { "within: source, " } else { "" };
     let got = evaluated(&workspace, &guarded(setting), &[&LABELS[..], &more].concat());
     assert_eq!(got["labels"]["rows_without_label"], json!(5));
-    assert_eq!(got.get("S64"), None, "nothing is constructed");
+    assert_eq!(got.get("S64"), None, "no windows are constructed");
     let got = &got["labels"]["S64"];
     assert_eq!(got["classes_without_windows"], json!(["short"]));
 
     let classes = sample(&rows, seed, most);
     let windows = windows(&classes);
     let passes = |window: &Window<'_>| window.share <= GUARD;
-    let documents = classes.iter().map(|(class, of)| (*class, of.len())).collect();
+    let documents = classes.iter().map(|(class, documents)| (*class, documents.len())).collect();
     let (once, replicates) = resampled(seed, &documents);
     let figures = |counts: Counts| Figures::new(&windows, counts);
     let once = figures(once);
     let replicates: Vec<Figures<'_>> = replicates.into_iter().map(figures).collect();
-    for (class, of) in &classes {
+    for (class, documents) in &classes {
         let size = &got["classes"][class];
-        assert_eq!(size["documents"], json!(of.len()));
+        assert_eq!(size["documents"], json!(documents.len()));
         assert_eq!(size["windows"], json!(once.sizes[class] as u64));
         assert_eq!(size["good"], json!(GOOD.contains(class)));
-        let rejected = windows.iter().filter(|of| of.class == *class && !passes(of)).count();
+        let rejected =
+            windows.iter().filter(|window| window.class == *class && !passes(window)).count();
         let expected = json!({"windows": size["windows"], "rejected": rejected, "missing": 0});
         assert_eq!(got["guards"][0]["kinds"][class], expected);
     }
@@ -317,12 +322,12 @@ fn check_against_definition(within: bool, seed: u64, most: usize) {
         let hash = mix(key(1, &["random", &window.row.id, &(window.start / TOKENS).to_string()]));
         (hash >> 11) as f64 / (1_u64 << 53) as f64
     };
-    let negated: Vec<f64> = windows.iter().map(|of| -of.share).collect();
-    let of_random: Vec<f64> = windows.iter().map(random).collect();
+    let negated: Vec<f64> = windows.iter().map(|window| -window.share).collect();
+    let random_scores: Vec<f64> = windows.iter().map(random).collect();
     let score = scores(&windows, within, passes);
     let statistics = [
         ("unique_token_share_negated", negated.clone(), negated),
-        ("random", of_random.clone(), of_random),
+        ("random", random_scores.clone(), random_scores),
         ("score", score.clone(), scores(&windows, within, |_| true)),
     ];
     assert_eq!(got["reports"].as_object().unwrap().len(), statistics.len());
@@ -330,29 +335,32 @@ fn check_against_definition(within: bool, seed: u64, most: usize) {
         let report = &got["reports"][name];
         assert_eq!(report["missing"], json!(0));
         let all = |_: &Window<'_>| true;
-        let sides: [(&str, &[f64], May<'_>); 2] =
+        let variants: [(&str, &[f64], May<'_>); 2] =
             [("guarded", values, &passes), ("unguarded", free, &all)];
-        for (side, values, may) in sides {
-            for (place, fraction) in FRACTIONS.into_iter().enumerate() {
-                let kept = &report[side][place];
-                let what = format!("{name}, {side}, {fraction}");
+        for (variant, values, may) in variants {
+            for (index, fraction) in FRACTIONS.into_iter().enumerate() {
+                let kept = &report[variant][index];
+                let what = format!("{name}, {variant}, {fraction}");
                 close(&kept["fraction"], fraction, &what);
                 let parts = once.taken(values, fraction, may);
-                let share = |of: &Figures<'_>| of.real_share(&of.taken(values, fraction, may));
+                let share = |figures: &Figures<'_>| {
+                    figures.real_share(&figures.taken(values, fraction, may))
+                };
                 let shares = replicates.iter().map(share).collect();
                 check(&kept["real_share"], once.real_share(&parts), shares, &what);
                 let weights = windows.iter().zip(&parts).map(|(of, part)| part * once.weight(of));
                 close(&kept["taken"], weights.sum(), &what);
                 for class in classes.keys() {
-                    let of =
+                    let class_parts =
                         windows.iter().zip(&parts).filter(|(window, _)| window.class == *class);
-                    let taken: f64 = of.map(|(_, part)| part).sum();
+                    let taken: f64 = class_parts.map(|(_, part)| part).sum();
                     close(&kept["by_class"][class], taken / once.sizes[class], &what);
                 }
             }
         }
         for class in classes.keys().filter(|class| !GOOD.contains(class)) {
-            let aurocs = replicates.iter().map(|of| of.auroc(values, class)).collect();
+            let aurocs =
+                replicates.iter().map(|replicate| replicate.auroc(values, class)).collect();
             let what = format!("{name} against {class}");
             check(&report["auroc"][class], once.auroc(values, class), aurocs, &what);
         }
@@ -360,7 +368,8 @@ fn check_against_definition(within: bool, seed: u64, most: usize) {
     }
     let best: Vec<&Value> = got["best"].as_array().unwrap().iter().collect();
     assert_eq!(best.len(), 20);
-    let mut passing: Vec<usize> = (0..windows.len()).filter(|of| passes(&windows[*of])).collect();
+    let mut passing: Vec<usize> =
+        (0..windows.len()).filter(|index| passes(&windows[*index])).collect();
     passing.sort_by(|a, b| score[*b].total_cmp(&score[*a]));
     for (got, window) in best.iter().zip(passing) {
         let Window { class, row, start, .. } = &windows[window];
@@ -406,7 +415,7 @@ fn labels_that_cannot_be_compared_are_rejected_before_measuring() {
     assert!(unknown.contains("did you mean `books`?"), "{unknown}");
     assert!(unknown.contains("`nothing` is not a value"), "{unknown}");
     assert!(unknown.contains("`books` (14), `few` (4), `logs` (13)"), "{unknown}");
-    assert!(!unknown.contains("\u{1b}[31m"), "values are shown harmlessly: {unknown}");
+    assert!(!unknown.contains("\u{1b}[31m"), "values are printed escaped: {unknown}");
     let ids = refused(&["--labels", "id", "--good", "boo1"]);
     assert!(ids.contains("has 68 values, more than 64: `boo0` (1)"), "{ids}");
     let all = refused(&["--labels", "source", "--good", "web", "shelf"]);

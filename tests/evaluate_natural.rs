@@ -30,8 +30,8 @@ fn natural(tokenizer: &str) -> Workspace {
 const LABELS: [&str; 7] = ["--labels", "kind", "--good", "books", "papers", "code", "docs"];
 
 /// The real share of the kept quarter by a score, with the guards.
-fn kept_quarter(of: &Value, score: &str) -> f64 {
-    let kept = &of["reports"][score]["guarded"][1];
+fn kept_quarter(report: &Value, score: &str) -> f64 {
+    let kept = &report["reports"][score]["guarded"][1];
     assert_eq!(kept["fraction"], serde_json::json!(0.25));
     kept["real_share"][0].as_f64().unwrap()
 }
@@ -51,9 +51,9 @@ fn the_named_selection_keeps_as_much_real_text_as_the_reference() {
         ("tokenizers/qwen2.5", "within: source, ", [0.843, 0.868]),
     ] {
         let workspace = natural(tokenizer);
-        let of = pipeline("{path: input, id_column: id, text_column: text}", within);
+        let yaml = pipeline("{path: input, id_column: id, text_column: text}", within);
         let more = ["--documents-per-category", "100", "--windows", "2048,8192"];
-        let got = evaluated(&workspace, &of, &[&LABELS[..], &more].concat());
+        let got = evaluated(&workspace, &yaml, &[&LABELS[..], &more].concat());
         for (length, expected) in ["S2048", "S8192"].into_iter().zip(expected) {
             let kept = kept_quarter(&got["labels"][length], "score");
             close(kept, expected, 0.015, &format!("{tokenizer}, {within}{length}"));
@@ -65,11 +65,11 @@ fn the_named_selection_keeps_as_much_real_text_as_the_reference() {
 #[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
 fn the_named_selection_beats_chance() {
     let workspace = natural("models/mini");
-    let of = pipeline("{path: input, id_column: id, text_column: text}", "");
+    let yaml = pipeline("{path: input, id_column: id, text_column: text}", "");
     let more = ["--documents-per-category", "6", "--windows", "2048"];
-    let got = evaluated(&workspace, &of, &[&LABELS[..], &more].concat());
-    let of = &got["labels"]["S2048"];
-    let (score, random) = (kept_quarter(of, "score"), kept_quarter(of, "random"));
+    let got = evaluated(&workspace, &yaml, &[&LABELS[..], &more].concat());
+    let report = &got["labels"]["S2048"];
+    let (score, random) = (kept_quarter(report, "score"), kept_quarter(report, "random"));
     assert!(score > 0.85, "{score}");
     assert!((0.35..0.65).contains(&random), "{random}");
 }
@@ -78,8 +78,8 @@ fn the_named_selection_beats_chance() {
 fn check_constructed(lengths: &str, expected: &[(&str, [f64; 3], f64, f64)]) {
     let workspace = corpora();
     let input = "{path: input, id_column: id, text_column: text}";
-    let of = pipeline(input, "within: category, ");
-    let got = evaluated(&workspace, &of, &["--windows", lengths]);
+    let yaml = pipeline(input, "within: category, ");
+    let got = evaluated(&workspace, &yaml, &["--windows", lengths]);
     for (length, pieces, top, jittered) in expected {
         let report = &got[length]["reports"]["score"];
         for (kind, expected) in ["pieces_2", "pieces_4", "pieces_8"].into_iter().zip(pieces) {

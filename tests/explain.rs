@@ -85,7 +85,7 @@ fn statistics_equal_the_score_table_bit_for_bit() {
         }
         assert!(compared >= 12, "{compared}");
         // The values shown by token add up to the statistics.
-        let of = |name: &str| {
+        let statistic = |name: &str| {
             let figures = found["figures"].as_array().unwrap();
             let figure = figures.iter().find(|figure| figure["statistic"] == name).unwrap();
             figure["now"].as_f64().unwrap()
@@ -93,12 +93,12 @@ fn statistics_equal_the_score_table_bit_for_bit() {
         let masses = numbers(&found["far_mass"]);
         assert_eq!(masses.len(), 128);
         let mean = masses.iter().sum::<f64>() / 128.0;
-        assert!((mean - of("dependency_strength")).abs() < 1e-12, "{mean}");
+        assert!((mean - statistic("dependency_strength")).abs() < 1e-12, "{mean}");
         let links = found["links"].as_array().unwrap();
         let far = links.iter().filter(|link| link["far"] == true).count();
-        assert!((far as f64 / 64.0 - of("far_recurrence")).abs() < 1e-15);
+        assert!((far as f64 / 64.0 - statistic("far_recurrence")).abs() < 1e-15);
         let copied = links.iter().filter(|link| link["copied"] == true).count();
-        assert!(copied as f64 / 64.0 <= of("copy_share") + 1e-15);
+        assert!(copied as f64 / 64.0 <= statistic("copy_share") + 1e-15);
     }
 }
 
@@ -200,9 +200,9 @@ fn the_rank_is_within_the_group() {
 
 #[test]
 fn the_weakest_component_of_a_minimum_is_named() {
-    let sides = "combine: least, terms: [{statistic: far_recurrence}, {statistic: dependency_strength}], \
+    let components = "combine: least, terms: [{statistic: far_recurrence}, {statistic: dependency_strength}], \
                  within: group";
-    let workspace = run_scored(&texts(), sides);
+    let workspace = run_scored(&texts(), components);
     let scores = read_scores(&workspace.path("out.run"));
     let ids = crate::support::tables::texts(&scores, "id");
     let windows = crate::support::tables::integers(&scores, "window");
@@ -213,14 +213,14 @@ fn the_weakest_component_of_a_minimum_is_named() {
         let terms = own["terms"].as_array().unwrap();
         assert_eq!(terms.len(), 2);
         // The score equals the named term, and no other term is less.
-        let of = |name: &Value| {
+        let value_of = |name: &Value| {
             terms.iter().find(|term| term["statistic"] == *name).unwrap()["value"].as_f64().unwrap()
         };
-        assert_eq!(of(&own["weakest"]).to_bits(), own["score"].as_f64().unwrap().to_bits());
+        assert_eq!(value_of(&own["weakest"]).to_bits(), own["score"].as_f64().unwrap().to_bits());
         assert!(terms.iter().all(|term| term["value"].as_f64() >= own["score"].as_f64()));
         weakest.insert(own["weakest"].as_str().unwrap().to_owned());
     }
-    assert_eq!(weakest.len(), 2, "each side is the weakest of some window: {weakest:?}");
+    assert_eq!(weakest.len(), 2, "each component is the weakest of some window: {weakest:?}");
     let text = workspace.longsift(&["explain", "out.run", "d#0#0"]).success().stdout;
     assert!(text.contains("score limited by "), "{text}");
     workspace.longsift(&["explain", "out.run", "d#0#0", "--html", "page.html"]).success();
@@ -333,7 +333,7 @@ fn every_kind_of_hostile_text_is_shown_as_text() {
 }
 
 #[test]
-#[cfg_attr(not(longsift_browser), ignore = "needs chromium: who has it runs it")]
+#[cfg_attr(not(longsift_browser), ignore = "needs chromium: any machine with it runs it")]
 fn an_explanation_opens_in_a_browser_without_network() {
     let mut all = texts();
     all.extend(hostile().into_iter().take(6).map(|(_, text)| text));

@@ -108,7 +108,7 @@ fn a_program_measures_windows() {
         end.iter().zip(&start).map(|(end, start)| (end - start) as f64).collect();
     assert_eq!(floats(&scores, "bytes"), lengths);
     assert!(integers(&scores, "letters").iter().all(|letters| *letters > 0));
-    assert_eq!(calls(&workspace, "start"), 1, "one program for all units");
+    assert_eq!(calls(&workspace, "start"), 1, "one process serves all units");
     let kept = read_parquet(&workspace.path("out/data"));
     assert!(kept.column_by_name("longsift_bytes").is_some());
     assert!(kept.column_by_name("longsift_letters").is_none(), "a count");
@@ -290,11 +290,11 @@ fn a_grandchild_with_open_pipes_does_not_block_the_run() {
     let workspace = workspace();
     let summary = run(&workspace, &windows("grandchild", ""));
     assert_eq!(count(&summary, "quarantined"), 1, "{summary}");
-    assert!(grandchild_is_over(&workspace), "it ends with the program that started it");
+    assert!(grandchild_has_ended(&workspace), "a grandchild ends with the program that started it");
 }
 
 /// Returns whether the process started by the last program has ended.
-fn grandchild_is_over(workspace: &Workspace) -> bool {
+fn grandchild_has_ended(workspace: &Workspace) -> bool {
     let pid: i32 =
         fs::read_to_string(workspace.path("grandchild")).unwrap().trim().parse().unwrap();
     let status = fs::read_to_string(format!("/proc/{pid}/stat"));
@@ -307,11 +307,11 @@ fn a_program_that_fails_after_its_last_answer_causes_a_warning() {
     let workspace = workspace();
     workspace.write("pipeline.yaml", windows("fails-at-the-end", ""));
     let answer = workspace.longsift(&["run", "pipeline.yaml", "-q"]).success();
-    let told =
+    let warning =
         "a program failed after its last answer: it ended with exit status 1; its stderr is empty";
-    assert!(answer.stderr.contains(told), "{}", answer.stderr);
+    assert!(answer.stderr.contains(warning), "{}", answer.stderr);
     assert_eq!(count(&answer.summary(), "quarantined"), 0);
-    assert!(grandchild_is_over(&workspace), "its child process ends as well");
+    assert!(grandchild_has_ended(&workspace), "its child process ends as well");
 }
 
 #[test]
@@ -396,7 +396,11 @@ fn a_program_has_the_environment_of_the_pipeline() {
     let mut names: Vec<&str> = seen.lines().filter_map(|line| line.split('=').next()).collect();
     names.retain(|name| !["PWD", "SHLVL", "_", "OLDPWD"].contains(name));
     names.sort_unstable();
-    assert_eq!(names, ["GIVEN", "XDG_CACHE_HOME"], "the shell adds the rest: {seen}");
+    assert_eq!(
+        names,
+        ["GIVEN", "XDG_CACHE_HOME"],
+        "only the given variables, apart from those of the shell: {seen}"
+    );
     assert!(seen.contains("GIVEN=a b\n"), "{seen}");
 }
 
@@ -496,8 +500,8 @@ fn a_resumed_run_requests_only_missing_answers() {
             assert!(before > 0);
             workspace.longsift(&RUN).success();
             assert_eq!(workspace.results(), usual.results());
-            let again = calls(&workspace, "row") - before;
-            assert!(again < all, "{again} of {all} rows are asked about again");
+            let repeated = calls(&workspace, "row") - before;
+            assert!(repeated < all, "{repeated} of {all} rows are requested again");
         }
     }
 }
@@ -613,7 +617,7 @@ fn an_evaluation_runs_programs() {
 
 #[test]
 fn a_dry_run_of_an_evaluation_measures_one_window_with_an_expensive_measure() {
-    let asked = |mode: &str| {
+    let measured_rows = |mode: &str| {
         let workspace = workspace();
         workspace.write("pipeline.yaml", windows(mode, ""));
         let arguments =
@@ -623,6 +627,6 @@ fn a_dry_run_of_an_evaluation_measures_one_window_with_an_expensive_measure() {
         assert!(answer["lengths"]["48"]["seconds"]["own"].as_f64().unwrap() > 0.0, "{answer}");
         calls(&workspace, "row")
     };
-    assert_eq!(asked("slow"), 1);
-    assert!(asked("honest") > 2, "a few more, where the first was quick");
+    assert_eq!(measured_rows("slow"), 1);
+    assert!(measured_rows("honest") > 2, "a fast measure measures several windows");
 }

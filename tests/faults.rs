@@ -34,7 +34,7 @@ fn kind(operation: &str) -> &str {
 
 /// Every fault at every operation of a scenario; errors once and permanently.
 fn all_faults(operations: &[String]) -> Vec<Fault> {
-    let of = |(index, operation): (usize, &String)| {
+    let faults_at = |(index, operation): (usize, &String)| {
         actions(kind(operation)).iter().flat_map(move |action| {
             let once = Fault { action, at: index + 1, ..Fault::default() };
             let permanent = matches!(*action, "EIO" | "ENOSPC" | "EROFS")
@@ -42,7 +42,7 @@ fn all_faults(operations: &[String]) -> Vec<Fault> {
             std::iter::once(once).chain(permanent)
         })
     };
-    operations.iter().enumerate().flat_map(of).collect()
+    operations.iter().enumerate().flat_map(faults_at).collect()
 }
 
 /// Returns whether a run may continue normally after a fault.
@@ -75,7 +75,11 @@ fn inject(scenario: &Scenario, fault: &Fault) -> Option<(String, i32)> {
         assert!(message.contains("error: "), "{when}:\n{message}");
     }
     if answer.code == 0 && scenario.is_whole() {
-        assert_eq!(workspace.results(), scenario.results, "{when}: a success like any other");
+        assert_eq!(
+            workspace.results(),
+            scenario.results,
+            "{when}: the results of an undisturbed run"
+        );
     }
     scenario.check_no_mixture(&workspace, &when);
     scenario.finish(&workspace, &when);
@@ -110,7 +114,10 @@ fn check(scenario: &Scenario) {
     for ((kind, action), codes) in outcomes {
         println!("  {kind:<9}{action:<8}exit code → times {codes:?}");
     }
-    assert!(hit > 0 && hit * 10 >= chosen.len() * 9, "operations are much the same in every run");
+    assert!(
+        hit > 0 && hit * 10 >= chosen.len() * 9,
+        "most faults hit their operation in every run"
+    );
 }
 
 mod a_run_that_met_any_fault_is_finished_by_the_next_one {
@@ -129,9 +136,9 @@ fn lock_failures_and_failed_footer_reads_are_reported_correctly() {
         let traced = Workspace::copy_of(&scenario.before).with_fault(&scenario.arguments, None);
         let is_meant = |fault: &Fault| {
             let before = fault.at.checked_sub(2).map_or("", |index| &traced.operations[index]);
-            let of = &traced.operations[fault.at - 1];
-            let is_there = of.starts_with(operation) && before.starts_with(after);
-            fault.action == action && !fault.permanent && is_there
+            let affected = &traced.operations[fault.at - 1];
+            let is_affected = affected.starts_with(operation) && before.starts_with(after);
+            fault.action == action && !fault.permanent && is_affected
         };
         let meant = all_faults(&traced.operations).into_iter().filter(is_meant);
         let hit = meant.filter(|fault| inject(&scenario, fault).is_some()).count();

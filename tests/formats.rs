@@ -92,7 +92,7 @@ fn json_lines_equal_parquet() {
         lines.iter().map(|line| line["longsift_score"].as_f64().unwrap().to_bits()).collect();
     let expected: Vec<u64> =
         floats(&table, "longsift_score").into_iter().map(f64::to_bits).collect();
-    assert_eq!(scores, expected, "numbers come back bit for bit");
+    assert_eq!(scores, expected, "numbers round-trip bit for bit");
     for line in &lines {
         let row: usize = line["id"].as_str().unwrap().rsplit_once('-').unwrap().1.parse().unwrap();
         assert_eq!(line["number"].is_null(), row == 2, "JSON has no NaN");
@@ -184,9 +184,9 @@ fn megatron_has_the_token_ids_of_every_sample() {
     let expected = kept_ids(&parquet, false);
     assert_eq!(expected.len() as u64, count(&summary, "kept"));
     let found: Vec<Vec<u32>> = sequences(&megatron).into_iter().map(|(ids, _)| ids).collect();
-    assert_eq!(found, expected, "windows are slices of their document's tokens, in its order");
+    assert_eq!(found, expected, "the token ids of the kept windows, in the order of the output");
     let samples = texts(&read_parquet(&parquet.path("out/data")), "longsift_sample_id");
-    assert_eq!(kept_by_selection(&megatron), samples, "what the sequences are samples of");
+    assert_eq!(kept_by_selection(&megatron), samples, "sequences are in the order of the samples");
     let ended = workspace();
     run(&ended, "part_bytes: 0, format: megatron, end_token: 3", HALF);
     let with_end = expected.iter().map(|ids| [&ids[..], &[3]].concat());
@@ -240,7 +240,7 @@ fn tokenised_documents_are_written_unchanged() {
     let bytes = fs::read(workspace.path("out/data/train-00000-of-00001.bin")).unwrap();
     let ids: Vec<u32> =
         bytes.as_chunks().0.iter().map(|id| i32::from_le_bytes(*id) as u32).collect();
-    assert_eq!(ids, documents.concat(), "of a vocabulary that nobody knows: four bytes each");
+    assert_eq!(ids, documents.concat(), "four bytes per id if the vocabulary is unknown");
 }
 
 #[test]

@@ -951,7 +951,7 @@ fn every_leaf_of_the_schema_is_in_the_table_once() {
     let leaves = leaves();
     assert!(leaves.len() > 50, "{leaves:?}");
     let missing: Vec<_> = leaves.difference(&set).collect();
-    assert!(missing.is_empty(), "say in this table what these settings change: {missing:?}");
+    assert!(missing.is_empty(), "add these settings to the table: {missing:?}");
     let unknown: Vec<_> = set.difference(&leaves).collect();
     assert!(unknown.is_empty(), "no such settings: {unknown:?}");
 }
@@ -1023,7 +1023,7 @@ fn a_run_with_a_changed_setting_equals_a_fresh_run_or_names_the_setting() {
                 assert!(message.contains(&format!("{fact}: ")), "{leaf}: {message}");
                 let before = pipeline(&[base]);
                 let kept = (results(&again, &before), results(finished, &before));
-                assert_eq!(kept.0, kept.1, "{leaf}: a refusal removes nothing");
+                assert_eq!(kept.0, kept.1, "{leaf}: a refused run removes nothing");
             }
             (Windows(_) | Columns(_), Ok(summary)) => panic!("{leaf} was not refused: {summary}"),
             (Renamed(_) | Selection | Nothing(_), Err(message)) => {

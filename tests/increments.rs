@@ -62,7 +62,11 @@ fn only_new_files_are_scored_and_the_threshold_stays() {
         .flat_map(|file| texts(&read_parquet(file), "id"))
         .collect();
     assert!(kept.iter().all(|id| id.starts_with('c')), "{kept:?}");
-    assert_eq!(workspace.hashes(&["out", "out.run"]), before, "the first day is left alone");
+    assert_eq!(
+        workspace.hashes(&["out", "out.run"]),
+        before,
+        "the first day's files are unchanged"
+    );
     let plan = workspace.longsift(&["plan", "increment.yaml"]).success();
     assert!(plan.stderr.contains("`keep_fraction` has no effect"), "{}", plan.stderr);
     // The third day names the second: files filtered by either are excluded.
@@ -187,7 +191,7 @@ fn repeating_the_first_run_after_an_increment_is_detected() {
     let refused = workspace.longsift(&["run", "increment.yaml", "-q"]).expect(2).stderr;
     assert!(refused.contains("now includes 1 file that this run filtered"), "{refused}");
     assert!(refused.contains("for example `c.parquet`"), "{refused}");
-    assert_eq!(workspace.hashes(&["day2"]), before, "nothing is lost without a word");
+    assert_eq!(workspace.hashes(&["day2"]), before, "no file is silently lost");
     let fresh = workspace.longsift(&["run", "increment.yaml", "-q", "--fresh"]).success().summary();
     assert_eq!(count(&fresh, "rows_in"), 0);
 }
@@ -303,7 +307,7 @@ fn the_groups_with_the_largest_drift_are_printed() {
         (line["drift"].as_array().unwrap().len(), count(&line, "drift_left_out")),
         (100, 10)
     );
-    assert_eq!(line["drift"][0]["value"], "d109", "it is the only one that is another");
+    assert_eq!(line["drift"][0]["value"], "d109", "only this group differs");
     assert!(answer.stderr.contains("100 more groups with less drift"), "{}", answer.stderr);
     let all = read_json(&workspace.path("two.run/summary.json"));
     assert_eq!(all["drift"].as_array().unwrap().len(), 110);
@@ -335,6 +339,10 @@ fn contradictory_increments_are_rejected() {
         workspace.write("increment.yaml", pipeline.to_string());
         let answer = workspace.longsift(&["plan", "increment.yaml"]).expect(2);
         assert!(answer.stderr.contains(why), "{}", answer.stderr);
-        assert!(answer.stderr.contains("since: "), "it shows the line: {}", answer.stderr);
+        assert!(
+            answer.stderr.contains("since: "),
+            "the message quotes the line: {}",
+            answer.stderr
+        );
     }
 }

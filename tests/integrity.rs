@@ -64,7 +64,7 @@ fn a_document_changed_between_score_and_write_is_detected() {
     workspace.write("pipeline.yaml", pipeline.clone().output("compression: snappy").to_string());
     let answer = workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(3);
     insta::assert_snapshot!(workspace.filtered(&answer.stderr));
-    assert_eq!(workspace.hashes(&["out/data"]), before, "the last selection still stands");
+    assert_eq!(workspace.hashes(&["out/data"]), before, "the last selection is unchanged");
     workspace.run_with(&pipeline, &["--fresh"]);
 }
 
@@ -218,7 +218,7 @@ fn damaged_scores_are_never_selected_from() {
     let said = workspace.longsift(&select).expect(3).stderr;
     assert!(said.contains("have changed since they were written: expected SHA-256"), "{said}");
     assert_eq!(workspace.hashes(&["out/data"]), before);
-    // As the hint says.
+    // The fix that the hint names.
     fs::remove_file(&part).unwrap();
     workspace.longsift(&select).success();
     assert_eq!(fs::read(&part).unwrap(), sound);

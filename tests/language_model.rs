@@ -675,7 +675,7 @@ fn the_gain_by_position_is_a_mean_over_bands_of_windows_that_reach_them() {
     workspace.run(&ranked_by(pipeline, "mean_loss"));
     let scores = read_scores(&workspace.path("out.run"));
     let got = &float_lists(&scores.slice(0, 2), "long_gain_by_position");
-    // Every short window is run as a window of its own.
+    // Every short window is run as a separate window.
     let by_token = |ids: &Vec<u32>| -> Vec<f64> {
         let long = losses(&workspace, ids);
         let of_token = |token: usize| {

@@ -91,7 +91,7 @@ fn kept_as_parquet() -> Vec<(String, i64, String, u64)> {
 }
 
 /// The files of a corpus in every format other than Parquet.
-fn forms(corpus: &RecordBatch) -> [(&'static str, Files); 8] {
+fn formats(corpus: &RecordBatch) -> [(&'static str, Files); 8] {
     let plain = lines(corpus);
     let (first, second) =
         (lines(&corpus.slice(0, 100)), lines(&corpus.slice(100, corpus.num_rows() - 100)));
@@ -131,7 +131,7 @@ fn forms(corpus: &RecordBatch) -> [(&'static str, Files); 8] {
 #[test]
 fn a_corpus_of_lines_gives_the_results_of_parquet() {
     let (corpus, expected) = (corpus(), kept_as_parquet());
-    for (name, input) in forms(&corpus) {
+    for (name, input) in formats(&corpus) {
         let workspace = workspace(&input);
         let summary = workspace.run(&pipeline().input("unit_bytes: 200000"));
         assert_eq!(count(&summary, "rows_in"), corpus.num_rows() as u64, "{name}");
@@ -159,7 +159,7 @@ fn a_corpus_in_a_store_gives_the_results_of_parquet_in_any_format() {
     use crate::support::bucket::Bucket;
 
     let (corpus, expected) = (corpus(), kept_as_parquet());
-    for (name, input) in forms(&corpus) {
+    for (name, input) in formats(&corpus) {
         let units = |workspace: &Workspace| files_below(&workspace.path("out.run/units")).len();
         let pipeline = pipeline().input("unit_bytes: 100000");
         let here = workspace(&input);
@@ -185,9 +185,9 @@ fn a_corpus_in_a_store_gives_the_results_of_parquet_in_any_format() {
         assert_eq!(again["status"], "nothing_to_do", "{name}");
         // Lines are counted once: the count is reused without reading the file.
         if name == "plain" {
-            let longest =
+            let reads =
                 bucket.take_requests().iter().filter_map(|asked| asked.range_of(1 << 30)).count();
-            assert!(longest <= 2, "{longest} reads of a file that nothing was done with");
+            assert!(reads <= 2, "{reads} reads of an unchanged file");
         }
     }
 }
@@ -339,7 +339,11 @@ fn a_bad_line_is_quarantined_with_its_location() {
     );
     assert!(texts(&bad, "longsift_file").iter().all(|file| file == "b.jsonl"));
     let ids = optional_texts(&bad, "id");
-    assert_eq!(ids[6].as_deref(), Some("d12"), "what was read of a row is there");
+    assert_eq!(
+        ids[6].as_deref(),
+        Some("d12"),
+        "the readable values of the row are in the quarantine"
+    );
     assert!(ids[..6].iter().all(Option::is_none), "{ids:?}");
     assert_eq!(count(&summary, "rows_in"), 1101 + 14);
     let scores = read_scores(&workspace.path("out.run"));
@@ -354,7 +358,7 @@ fn a_bad_line_is_quarantined_with_its_location() {
     let bad = read_parquet(&workspace.path("found.run/quarantine"));
     let files = texts(&bad, "longsift_file").into_iter().zip(texts(&bad, "longsift_message"));
     let is_first = |(file, _): &(String, String)| file == "a.jsonl";
-    let (place, (_, message)) = files.enumerate().find(|(_, one)| is_first(one)).unwrap();
+    let (index, (_, message)) = files.enumerate().find(|(_, one)| is_first(one)).unwrap();
     assert_eq!(
         message,
         format!(
@@ -364,9 +368,9 @@ fn a_bad_line_is_quarantined_with_its_location() {
         )
     );
     assert_eq!(
-        optional_texts(&bad, "id")[place].as_deref(),
+        optional_texts(&bad, "id")[index].as_deref(),
         Some("late"),
-        "what has a place is there"
+        "values with a column are in the quarantine"
     );
 }
 
@@ -393,12 +397,12 @@ fn a_value_of_another_type_makes_a_bad_line() {
         rows.concat()
     };
     let inferred = format!("{first}{}", late.concat());
-    let forms = [
+    let cases = [
         ("a.jsonl", inferred.clone(), "", 1001, 24),
         ("a.tsv", table(&inferred), "", 1001, 28),
         ("a.jsonl", late.concat(), "schema: {id: string, text: string, number: int64}", 0, 24),
     ];
-    for (name, lines, schema, before, column) in forms {
+    for (name, lines, schema, before, column) in cases {
         let workspace = workspace(&[(name, lines.into_bytes())]);
         let pipeline = short().input("max_quarantined_fraction: 0.9").filter("keep_fraction: 1.0");
         workspace.run(&if schema.is_empty() { pipeline } else { pipeline.input(schema) });

@@ -46,7 +46,7 @@ fn token_workspace(lists: &[Vec<u32>]) -> Workspace {
 }
 
 fn ids(tokens: usize) -> Vec<u32> {
-    (0..tokens).map(|place| (place * 7 % 41 + place % 5) as u32 + 2).collect()
+    (0..tokens).map(|index| (index * 7 % 41 + index % 5) as u32 + 2).collect()
 }
 
 /// Documents of text, and the demo model.
@@ -60,10 +60,10 @@ fn text_workspace(texts: &[String]) -> Workspace {
     workspace
 }
 
-type Said<'a> = Vec<Option<(Option<&'a str>, Option<&'a str>)>>;
+type Messages<'a> = Vec<Option<(Option<&'a str>, Option<&'a str>)>>;
 
 /// A column of conversations whose messages have two texts of these names.
-fn conversations(role: &str, content: &str, rows: &[Option<Said<'_>>]) -> ArrayRef {
+fn conversations(role: &str, content: &str, rows: &[Option<Messages<'_>>]) -> ArrayRef {
     let text = |name: &str| Field::new(name, DataType::Utf8, true);
     let fields = Fields::from(vec![text(role), text(content)]);
     let item = Field::new("item", DataType::Struct(fields.clone()), true);
@@ -72,8 +72,8 @@ fn conversations(role: &str, content: &str, rows: &[Option<Said<'_>>]) -> ArrayR
     for row in rows {
         for message in row.iter().flatten() {
             let (who, what) = message.unwrap_or_default();
-            for (place, text) in [who, what].into_iter().enumerate() {
-                let column = lists.values().field_builder::<StringBuilder>(place).unwrap();
+            for (index, text) in [who, what].into_iter().enumerate() {
+                let column = lists.values().field_builder::<StringBuilder>(index).unwrap();
                 column.append_option(text);
             }
             lists.values().append(message.is_some());
@@ -185,12 +185,12 @@ fn every_format_of_a_map_has_the_same_numbers() {
 #[test]
 fn a_map_can_be_written_to_a_pipe() {
     let workspace = token_workspace(&[ids(50)]);
-    let forms: [(&str, &[u8], &[u8]); 3] = [
+    let formats: [(&str, &[u8], &[u8]); 3] = [
         ("--html", b"<!doctype html>", b"</html>"),
         ("--png", b"\x89PNG", b"IEND\xaeB`\x82"),
         ("--parquet", b"PAR1", b"PAR1"),
     ];
-    for (option, begin, end) in forms {
+    for (option, begin, end) in formats {
         let made = Command::new("mkfifo").arg(workspace.path("pipe")).status().unwrap();
         assert!(made.success());
         let pipe = workspace.path("pipe");
@@ -245,21 +245,21 @@ fn sampled_rows_measure_their_blocks() {
 
 #[test]
 fn a_conversation_is_cut_where_its_messages_begin() {
-    let said = |role, content| Some((Some(role), Some(content)));
+    let message = |role, content| Some((Some(role), Some(content)));
     let column = conversations(
         "role",
         "content",
         &[
             Some(vec![
-                said("system", "You keep the chronicle."),
-                said("user", "What happened in winter?"),
-                said("assistant", "The harbour was closed."),
+                message("system", "You keep the chronicle."),
+                message("user", "What happened in winter?"),
+                message("assistant", "The harbour was closed."),
             ]),
             Some(vec![
-                said("user", "first"),
+                message("user", "first"),
                 Some((Some("assistant"), None)),
                 None,
-                said("user", "last"),
+                message("user", "last"),
             ]),
             Some(vec![Some((Some("user"), None))]),
             None,
@@ -316,7 +316,7 @@ fn a_conversation_is_cut_where_its_messages_begin() {
     let column = conversations(
         "from",
         "value",
-        &[Some(vec![said("human", "Who?"), said("gpt", "The keeper.")])],
+        &[Some(vec![message("human", "Who?"), message("gpt", "The keeper.")])],
     );
     let found =
         map(&conversation_workspace(column), &["--document", "c0", "--messages", "messages"]);
@@ -328,11 +328,11 @@ fn a_conversation_is_cut_where_its_messages_begin() {
 
 #[test]
 fn a_chat_template_renders_conversations_as_in_training() {
-    let said = |role, content| Some((Some(role), Some(content)));
+    let message = |role, content| Some((Some(role), Some(content)));
     let column = conversations(
         "role",
         "content",
-        &[Some(vec![said("user", "who"), said("assistant", "the keeper")])],
+        &[Some(vec![message("user", "who"), message("assistant", "the keeper")])],
     );
     let workspace = conversation_workspace(column);
     let templated = ["--document", "c0", "--messages", "messages", "--chat-template"];
@@ -435,8 +435,8 @@ fn every_kind_of_hostile_text_is_shown_as_text() {
     let kinds: Vec<(&str, String)> = hostile().into_iter().map(cut).collect();
     let workspace = text_workspace(&kinds.iter().map(|(_, text)| text.clone()).collect::<Vec<_>>());
     for (row, (kind, text)) in kinds.iter().enumerate() {
-        let place = format!("a.parquet:{row}");
-        map(&workspace, &["--document", &place, "--html", "map.html"]);
+        let document = format!("a.parquet:{row}");
+        map(&workspace, &["--document", &document, "--html", "map.html"]);
         let page = fs::read_to_string(workspace.path("map.html")).unwrap();
         check_harmless(&page, 0);
         assert!(page.len() < 1_500_000, "{kind}: {} bytes", page.len());
@@ -452,7 +452,7 @@ fn every_kind_of_hostile_text_is_shown_as_text() {
 }
 
 #[test]
-#[cfg_attr(not(longsift_browser), ignore = "needs chromium: who has it runs it")]
+#[cfg_attr(not(longsift_browser), ignore = "needs chromium: any machine with it runs it")]
 fn a_map_opens_in_a_browser_without_network() {
     let texts: Vec<String> = hostile().into_iter().map(|(_, text)| text).collect();
     let workspace = text_workspace(&texts);

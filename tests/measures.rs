@@ -137,14 +137,14 @@ fn adding_a_measure_measures_only_it_and_removing_one_nothing() {
     let both = [ATTENTION, "recurrence"];
     let added = run(&workspace, &both, &[]);
     assert_eq!(on_devices(&added), 0, "attention is not measured again");
-    assert_eq!(added["windows_scored"], first["windows_scored"], "each has new figures");
+    assert_eq!(added["windows_scored"], first["windows_scored"], "each window has new statistics");
     let fresh = self::workspace();
     run(&fresh, &both, &[]);
     assert_eq!(workspace.results(), fresh.results());
     let scores = workspace.hashes(&["out.run/scores"]);
     let removed = run(&workspace, &[ATTENTION], &[]);
     assert_eq!((on_devices(&removed), &removed["windows_scored"]), (0, &0.into()));
-    assert_eq!(workspace.hashes(&["out.run/scores"]), scores, "paid figures stay");
+    assert_eq!(workspace.hashes(&["out.run/scores"]), scores, "computed statistics are retained");
     let again = run(&workspace, &both, &[]);
     assert_eq!(again["windows_scored"], 0);
 }
@@ -161,12 +161,20 @@ fn statistics_of_a_removed_measure_survive_added_measures() {
     let other = run(&workspace, &[ATTENTION, "lexical"], &[]);
     assert!(count(&other, "windows_scored") > 0);
     run(&workspace, &["compression", ATTENTION], &[]);
-    assert_eq!(bits(&workspace, "link_coverage"), before, "it is not asked for, and stays");
+    assert_eq!(
+        bits(&workspace, "link_coverage"),
+        before,
+        "statistics of a removed measure are retained"
+    );
     assert!(!bits(&workspace, "unique_token_share").is_empty());
     let fresh = self::workspace();
     run(&fresh, &["compression", ATTENTION], &[]);
     let output = ["out/data", "out.run/dropped"];
-    assert_eq!(workspace.hashes(&output), fresh.hashes(&output), "and is not looked at");
+    assert_eq!(
+        workspace.hashes(&output),
+        fresh.hashes(&output),
+        "retained statistics do not affect the output"
+    );
     let all = [ATTENTION, "recurrence", "lexical", "compression"];
     let back = run(&workspace, &all, &[]);
     assert_eq!((on_devices(&back), &back["windows_scored"]), (0, &0.into()));
@@ -205,7 +213,7 @@ fn a_changed_measure_is_rejected_until_measured_again() {
     assert!(answer.stderr.contains("no measure `recurence`"), "{}", answer.stderr);
     assert_eq!(workspace.results(), before);
     let summary = run(&workspace, &changed, &["--remeasure", "recurrence"]);
-    assert_eq!(on_devices(&summary), 0, "attention keeps its figures");
+    assert_eq!(on_devices(&summary), 0, "attention is not measured again");
     let fresh = self::workspace();
     run(&fresh, &changed, &[]);
     assert_eq!(workspace.results(), fresh.results());

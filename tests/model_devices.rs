@@ -83,7 +83,7 @@ fn any_number_of_devices_gives_the_bytes_of_the_processor() {
         assert_eq!(tokens.iter().sum::<u64>(), (WINDOWS * TOKENS) as u64, "{summary}");
         let busy = tokens.iter().filter(|tokens| **tokens > 0).count();
         assert!(busy >= number.min(4), "{summary}");
-        assert_eq!(steps(&summary, "out_of_memory"), 0, "what is reserved is there");
+        assert_eq!(steps(&summary, "out_of_memory"), 0, "reserved memory is available");
     }
 }
 

@@ -85,7 +85,7 @@ fn metrics_show_how_the_last_run_ended() {
     run(&workspace, &[], &wrong).expect(2);
     assert!((metric(r#"longsift_exit_code{pipeline="web"}"#) - 2.0).abs() < 0.5);
     let still = metric(r#"longsift_last_success_timestamp_seconds{pipeline="web"}"#);
-    assert!((still - succeeded).abs() < 0.5, "the last success is not forgotten");
+    assert!((still - succeeded).abs() < 0.5, "the time of the last success is kept");
     let names: Vec<String> = fs::read_dir(workspace.path(""))
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -179,7 +179,7 @@ fn a_failed_run_sends_fail_with_the_reason() {
     let events: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let kinds: Vec<&str> =
         events.iter().map(|event| event["eventType"].as_str().unwrap()).collect();
-    assert_eq!(kinds, ["FAIL", "START", "FAIL"], "the first had no plan to start with");
+    assert_eq!(kinds, ["FAIL", "START", "FAIL"], "the first run failed before it had a plan");
     for (event, why) in [(&events[0], "absent"), (&events[2], "mine.parquet")] {
         let message = event["run"]["facets"]["errorMessage"]["message"].as_str().unwrap();
         assert!(message.contains(why), "{message}");
@@ -249,7 +249,7 @@ fn an_old_summary_is_removed_when_a_run_begins() {
         let text = fs::read_to_string(workspace.path("return.json")).unwrap();
         assert_eq!(Some(text.trim_end()), answer.stdout.lines().last());
     };
-    // A command line that is rejected before the run begins is a failure like any other.
+    // A command line that is rejected before the run begins also counts as a failure.
     is_of(&run(&workspace, &[], &[&summary[..], &["--shard", "0/2"]].concat()).expect(2));
     run(&workspace, &[], &summary).success();
     workspace.write("web.yaml", "version: 2");

@@ -74,7 +74,7 @@ fn repeated_ids_give_separate_samples_and_a_warning() {
     for sample in &samples {
         workspace.longsift(&["explain", "out.run", sample]).success();
     }
-    assert_eq!(texts(&output, "id"), ["x", "x", "y", "z", "y", "w"], "the column is as it was");
+    assert_eq!(texts(&output, "id"), ["x", "x", "y", "z", "y", "w"], "the column is unchanged");
 }
 
 #[test]

@@ -156,9 +156,9 @@ fn columns_of_every_type_pass_through_unchanged() {
     let documents = token_ids(&input, "tokens");
     let (starts, ends) =
         (integers(&output, "longsift_token_start"), integers(&output, "longsift_token_end"));
-    for (place, window) in token_ids(&output, "tokens").into_iter().enumerate() {
-        let document = &documents[rows_by_id(&output)[place]];
-        assert_eq!(window, document[starts[place] as usize..ends[place] as usize]);
+    for (index, window) in token_ids(&output, "tokens").into_iter().enumerate() {
+        let document = &documents[rows_by_id(&output)[index]];
+        assert_eq!(window, document[starts[index] as usize..ends[index] as usize]);
     }
     // Whole documents keep their tokens as well.
     workspace.run(&Pipeline::tokens("model", 16).output("samples: documents"));
@@ -290,9 +290,9 @@ fn check_slices(output: &RecordBatch, input: &RecordBatch, rows: &[usize]) {
     let documents = texts(input, "text");
     let (starts, ends) =
         (integers(output, "longsift_byte_start"), integers(output, "longsift_byte_end"));
-    for (place, window) in texts(output, "text").into_iter().enumerate() {
-        let bytes = starts[place] as usize..ends[place] as usize;
-        assert_eq!(documents[rows[place]][bytes], window);
+    for (index, window) in texts(output, "text").into_iter().enumerate() {
+        let bytes = starts[index] as usize..ends[index] as usize;
+        assert_eq!(documents[rows[index]][bytes], window);
     }
     assert!(
         output

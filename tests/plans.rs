@@ -200,7 +200,7 @@ fn wrong(name: &str, code: i32, changes: &[(&str, &str)], spoil: impl Fn(&Worksp
     let run = workspace.longsift(&[&["run", "pipeline.yaml"][..], &MACHINE].concat()).expect(code);
     let plan =
         workspace.longsift(&[&["plan", "pipeline.yaml"][..], &MACHINE].concat()).expect(code);
-    assert_eq!(plan.stderr, run.stderr, "{name}: a run refuses what the plan refuses");
+    assert_eq!(plan.stderr, run.stderr, "{name}: run and plan print the same message");
     assert_eq!(run.summary()["exit_code"], code);
     assert!(!workspace.path("out.run").exists() && !workspace.path("out").exists());
     insta::assert_snapshot!(name, workspace.filtered(&plan.to_text()));

@@ -11,7 +11,7 @@ use crate::support::{Answer, Workspace};
 const SAMPLE: usize = 8;
 
 /// Files that must survive once a run has reported success.
-const PROMISED: [&str; 10] = [
+const DURABLE_PATHS: [&str; 10] = [
     "out/data/",
     "out.run/scores/",
     "out.run/units/",
@@ -24,9 +24,13 @@ const PROMISED: [&str; 10] = [
     "out.run/_SUCCESS",
 ];
 
-fn promised(files: &State) -> BTreeMap<&String, &Vec<u8>> {
-    let ours = |path: &str| PROMISED.iter().any(|start| path.starts_with(start));
-    files.iter().filter(|(path, _)| ours(path)).map(|(path, bytes)| (path, &**bytes)).collect()
+fn durable_files(files: &State) -> BTreeMap<&String, &Vec<u8>> {
+    let is_durable = |path: &str| DURABLE_PATHS.iter().any(|start| path.starts_with(start));
+    files
+        .iter()
+        .filter(|(path, _)| is_durable(path))
+        .map(|(path, bytes)| (path, &**bytes))
+        .collect()
 }
 
 fn files_of(workspace: &Workspace) -> State {
@@ -72,15 +76,15 @@ fn check(scenario: &Scenario) {
         .chain(found.keys())
         .filter(|path| recorded.get(*path) != found.get(*path))
         .collect();
-    assert!(differ.is_empty(), "the record of changes is complete but for {differ:?}");
+    assert!(differ.is_empty(), "the record of changes lacks {differ:?}");
     let after_success = disk.after_power_cut(Survives::OnlySynced);
     assert_eq!(
-        promised(&after_success).keys().collect::<Vec<_>>(),
-        promised(&disk.now()).keys().collect::<Vec<_>>(),
-        "{}: what a run has promised is on disk when it ends",
+        durable_files(&after_success).keys().collect::<Vec<_>>(),
+        durable_files(&disk.now()).keys().collect::<Vec<_>>(),
+        "{}: all durable files are on disk when the run ends",
         scenario.name
     );
-    assert!(promised(&after_success) == promised(&disk.now()), "{}", scenario.name);
+    assert!(durable_files(&after_success) == durable_files(&disk.now()), "{}", scenario.name);
     let chosen: Vec<_> = states.iter().step_by((states.len() / sample).max(1)).collect();
     for (when, survived) in &chosen {
         scenario.finish(&workspace_after(&scenario.before, survived), when);

@@ -73,7 +73,7 @@ fn bad_token_lists_are_quarantined_by_code() {
     assert_eq!(summary["rows_dropped"], json!({ "short_document": 1 }));
     assert_eq!((count(&summary, "rows_in"), count(&summary, "kept")), (9, 2));
     for (row, note) in integers(&table, "longsift_row").iter().zip(texts(&table, "note")) {
-        assert_eq!(note, format!("note {row}"), "the original row is there");
+        assert_eq!(note, format!("note {row}"), "the quarantine has the original row");
     }
     assert!(texts(&table, "longsift_file").iter().all(|file| file == "a.parquet"));
     let groups = integers(&table, "longsift_row_group");
@@ -207,7 +207,7 @@ fn too_many_bad_rows_end_the_run() {
     insta::assert_snapshot!(workspace.filtered(&first.stderr));
     assert_eq!(first.summary()["status"], "failed");
     let again = workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(3);
-    assert_eq!(again.stderr, first.stderr, "on every later attempt");
+    assert_eq!(again.stderr, first.stderr, "later attempts print the same message");
     let summary = again.summary();
     assert_eq!((count(&summary, "rows_in"), count(&summary, "quarantined")), (6, 2), "{summary}");
     let status = || workspace.longsift(&["status", "out.run"]).success().stdout;

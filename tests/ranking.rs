@@ -102,8 +102,8 @@ fn scores(samples: &[Sample], standardise: Standardise, alpha: f64) -> Vec<f64> 
         };
         let strengths = standardise(&of(|sample| sample.strength));
         let variances = standardise(&of(|sample| sample.variance));
-        for (place, index) in members.iter().enumerate() {
-            scores[*index] = strengths[place] - alpha * variances[place];
+        for (position, index) in members.iter().enumerate() {
+            scores[*index] = strengths[position] - alpha * variances[position];
         }
     }
     scores
@@ -285,8 +285,8 @@ fn whole_documents_are_scored_by_the_mean_or_the_maximum_of_their_windows() {
         let input = read_parquet(&workspace.path("input"));
         let rows: Vec<usize> =
             kept.iter().map(|index| documents[*index].id.parse().unwrap()).collect();
-        for (place, row) in rows.into_iter().enumerate() {
-            let tokens = [(&output, place), (&input, row)]
+        for (output_row, row) in rows.into_iter().enumerate() {
+            let tokens = [(&output, output_row), (&input, row)]
                 .map(|(table, row)| table.column_by_name("tokens").unwrap().slice(row, 1));
             assert_eq!(tokens[0].to_data(), tokens[1].to_data(), "the whole document");
         }

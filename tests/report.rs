@@ -159,7 +159,7 @@ fn every_kind_of_hostile_text_is_shown_as_text() {
     }
 }
 
-/// The page made again, without what only the run knows: it has the seconds of the report.
+/// The page, written again. A page that the run itself writes also has the duration of the run.
 fn page_of(workspace: &Workspace) -> String {
     let again = page(workspace, &[]);
     let first = fs::read_to_string(workspace.path("out.run/report.html")).unwrap();
@@ -224,7 +224,7 @@ fn the_size_of_a_page_is_bounded() {
 }
 
 #[test]
-#[cfg_attr(not(longsift_browser), ignore = "needs chromium: who has it runs it")]
+#[cfg_attr(not(longsift_browser), ignore = "needs chromium: any machine with it runs it")]
 fn long_and_empty_names_fit_the_page() {
     let workspace = Workspace::new();
     let long = "https://example.org/a/path/that/never/has/a/blank";
@@ -292,7 +292,7 @@ fn many_groups_share_one_picture() {
     let page = fs::read_to_string(workspace.path("out.run/report.html")).unwrap();
     assert!(page.contains("all other groups") && page.len() < 1_000_000, "{}", page.len());
     let threads = |n: &str| report_with_threads(&workspace, n);
-    assert_eq!(threads("1"), threads("7"), "figures do not depend on threads");
+    assert_eq!(threads("1"), threads("7"), "the page does not depend on the number of threads");
 }
 
 fn report_with_threads(workspace: &Workspace, threads: &str) -> String {
@@ -311,7 +311,7 @@ fn an_unfinished_run_has_no_report() {
 }
 
 #[test]
-#[cfg_attr(not(longsift_browser), ignore = "needs chromium: who has it runs it")]
+#[cfg_attr(not(longsift_browser), ignore = "needs chromium: any machine with it runs it")]
 fn every_page_opens_in_a_browser_without_network() {
     let workspace = demo(&[]);
     let hostile = hostile_run(&hostile());

@@ -55,7 +55,7 @@ pub(crate) fn undisturbed() -> &'static (BTreeMap<String, String>, Value) {
     })
 }
 
-/// Finishes the run with the same command; checks that nothing is left of the interruption.
+/// Finishes the run with the same command; checks that no temporary files of the interrupted run are left.
 fn finish(workspace: &Workspace) -> Value {
     let data = fs::read_dir(workspace.path("out/data")).map_or(0, Iterator::count);
     let committed = workspace.path("out.run/_SUCCESS").exists();
@@ -203,15 +203,19 @@ fn a_killed_second_selection_is_finished_or_replaced() {
 fn going_back_after_a_killed_selection_restores_its_records() {
     let workspace = workload();
     workspace.longsift(&["run", "pipeline.yaml"]).success();
-    let said = |name: &str| read_json(&workspace.path("out.run").join(name))["settings"].clone();
-    let before = (said("pipeline.lock"), said("plan.json"));
+    let settings_of =
+        |name: &str| read_json(&workspace.path("out.run").join(name))["settings"].clone();
+    let before = (settings_of("pipeline.lock"), settings_of("plan.json"));
     let arguments = ["run", "pipeline.yaml", "--set", "stages.filter.keep_fraction=0.9"];
     workspace.run_until_killed(&arguments, PART, 3);
-    assert!(said("pipeline.lock") == before.0, "it goes with the selection that stands");
-    assert_ne!(said("plan.json"), before.1);
+    assert!(
+        settings_of("pipeline.lock") == before.0,
+        "the pipeline lock belongs to the committed selection"
+    );
+    assert_ne!(settings_of("plan.json"), before.1);
     let summary = workspace.longsift(&["run", "pipeline.yaml"]).success().summary();
     assert_eq!(summary["status"], "nothing_to_do");
-    assert_eq!((said("pipeline.lock"), said("plan.json")), before);
+    assert_eq!((settings_of("pipeline.lock"), settings_of("plan.json")), before);
     assert_eq!(workspace.results(), undisturbed().0);
     check_nothing_is_left(&workspace, "back again");
 }
@@ -283,7 +287,7 @@ fn a_second_run_on_the_same_directory_is_refused_and_names_the_first() {
     child.wait().unwrap();
     let status = workspace.longsift(&["status", "out.run", "--format", "json"]).success();
     let status: Value = serde_json::from_str(&status.stdout).unwrap();
-    assert_ne!(status["state"], "running", "the lock died with its process");
+    assert_ne!(status["state"], "running", "the lock ended with its process");
 }
 
 #[test]

@@ -103,7 +103,7 @@ fn changed_score_settings_are_listed_and_need_fresh() {
     assert!(json["done"]["refused"].as_array().is_some_and(|lines| lines.len() > 2), "{json}");
     let mut after = workspace.hashes(&["out", "out.run"]);
     after.retain(|path, _| !path.ends_with("lock"));
-    assert!(after.iter().all(|(path, hash)| before.get(path) == Some(hash)), "nothing was touched");
+    assert!(after.iter().all(|(path, hash)| before.get(path) == Some(hash)), "no file was changed");
     let summary = workspace.run_with(&changed, &["--fresh"]);
     assert_eq!(summary["windows_reused"], 0);
     assert_eq!(workspace.results(), from_scratch(&workspace, &changed));
@@ -241,7 +241,7 @@ fn a_trial_is_kept_next_to_the_run() {
     let of_trials = |path: &String| path.starts_with("out.limit-");
     let now: BTreeMap<_, _> =
         workspace.results().into_iter().filter(|(path, _)| !of_trials(path)).collect();
-    assert_eq!(now, before, "the output of the corpus is what it was");
+    assert_eq!(now, before, "the output of the whole corpus is unchanged");
     workspace.longsift(&["verify", "out.run"]).success();
     assert_eq!(workspace.run(&pipeline())["status"], "nothing_to_do");
 }
@@ -254,7 +254,7 @@ fn a_locked_run_rejects_changes() {
     assert!(answer.stderr.contains("` not found"), "{}", answer.stderr);
     workspace.longsift(&["lock", "pipeline.yaml"]).success();
     let lock = fs::read_to_string(workspace.path("pipeline.lock")).unwrap();
-    assert!(!lock.contains(workspace.path("").to_str().unwrap()), "no path of this machine");
+    assert!(!lock.contains(workspace.path("").to_str().unwrap()), "a lock has no absolute paths");
     // Another input file is not a difference, another setting is.
     write_parquet(&workspace.path("input/c.parquet"), &corpus("c", &[64]), 1);
     assert_eq!(workspace.run_with(&pipeline(), &["--locked"])["status"], "done");

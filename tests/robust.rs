@@ -259,8 +259,8 @@ fn a_closed_terminal_drains_a_run_unless_hangups_are_ignored() {
                 None => command.env_remove(name),
             };
         }
-        let place = Pause { matching: "create out.run/units", at: 1 };
-        let mut run = Paused::start(command, &place);
+        let pause = Pause { matching: "create out.run/units", at: 1 };
+        let mut run = Paused::start(command, &pause);
         run.wait_for_pause();
         run.signal(Signal::HUP);
         run.resume()

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::support::repository;
-use source::{Sources, circles};
+use source::{Sources, cycles};
 
 /// Modules of `engine/src`, each with those it may import. A module follows all that it imports.
 const ROOMS: [(&str, &str); 14] = [
@@ -34,7 +34,7 @@ fn forbidden(sources: &Sources) -> Vec<String> {
         ROOMS.iter().map(|(room, others)| (*room, others.split_whitespace().collect())).collect();
     let room = |file: &str| file.trim_end_matches(".rs").split('/').next().unwrap().to_owned();
     let mut found = Vec::new();
-    for (from, others) in sources.arrows() {
+    for (from, others) in sources.imports() {
         // lib.rs and main.rs are above all modules: nothing imports them, and they may import everything.
         let Some(may) = allowed.get(room(&from).as_str()) else {
             continue;
@@ -76,17 +76,17 @@ fn modules_import_only_what_the_table_allows() {
 #[test]
 fn files_of_a_crate_have_no_import_cycles() {
     for folder in ["engine/src", "stages/src", "kernels/src"] {
-        let found = circles(&Sources::read(&repository().join(folder)).arrows());
-        assert!(found.is_empty(), "circles in {folder}:\n{}", found.join("\n"));
+        let found = cycles(&Sources::read(&repository().join(folder)).imports());
+        assert!(found.is_empty(), "cycles in {folder}:\n{}", found.join("\n"));
     }
 }
 
 #[test]
 fn a_planted_import_and_a_planted_cycle_are_found() {
     let mut engine = Sources::read(&repository().join("engine/src"));
-    engine.plant("base/text.rs", "fn f() { crate::plan::estimate::f() }");
+    engine.add("base/text.rs", "fn f() { crate::plan::estimate::f() }");
     assert_eq!(forbidden(&engine), ["base/text.rs imports plan/estimate.rs"]);
-    engine.plant("select/samples.rs", "use super::super::{score, write::slices as k};");
+    engine.add("select/samples.rs", "use super::super::{score, write::slices as k};");
     assert_eq!(
         forbidden(&engine),
         [
@@ -98,9 +98,9 @@ fn a_planted_import_and_a_planted_cycle_are_found() {
     let sources = |files: &[(&str, &str)]| {
         let mut sources = Sources::default();
         for (name, text) in files {
-            sources.plant(name, text);
+            sources.add(name, text);
         }
-        circles(&sources.arrows())
+        cycles(&sources.imports())
     };
     let lib = ("lib.rs", "mod a; mod b;");
     assert_eq!(

@@ -45,7 +45,7 @@ type Window = (String, i64);
 /// The losses of measured windows, bit for bit.
 fn losses(workspace: &Workspace) -> BTreeMap<Window, u64> {
     let scores = read_scores(&workspace.path("out.run"));
-    let column = scores.column_by_name("mean_loss").expect("it is measured");
+    let column = scores.column_by_name("mean_loss").expect("the column of losses");
     let windows = texts(&scores, "id").into_iter().zip(integers(&scores, "window"));
     let measured = windows.enumerate().filter(|(row, _)| column.is_valid(*row));
     measured
@@ -149,7 +149,10 @@ fn another_fraction_is_rejected_until_measured_again() {
     workspace.longsift(&again).success();
     let more = losses(&workspace);
     assert!(before.len() < more.len());
-    assert!(before.iter().all(|(window, loss)| more[window] == *loss), "a larger share holds it");
+    assert!(
+        before.iter().all(|(window, loss)| more[window] == *loss),
+        "a larger share contains the smaller one"
+    );
 }
 
 #[test]

@@ -259,7 +259,7 @@ fn scores_of_windows_and_documents_match_the_definition() {
         // Nothing passes.
         vec![bound(1, Some(2.0), None, false)],
     ];
-    for (place, bounds) in sets.iter().enumerate() {
+    for (index, bounds) in sets.iter().enumerate() {
         let guards: Vec<String> = bounds.iter().map(Bound::guard).collect();
         for (documents, within) in [(false, true), (true, true), (false, false)] {
             for how in ["z-score", "min-max", "percentile"] {
@@ -272,7 +272,7 @@ fn scores_of_windows_and_documents_match_the_definition() {
                 workspace.run(&pipeline);
                 let samples = samples(&workspace, documents, within);
                 let rejected = check(&workspace, &samples, bounds, how);
-                assert_eq!(rejected > 0, place < 3, "{guards:?}");
+                assert_eq!(rejected > 0, index < 3, "{guards:?}");
             }
         }
     }
@@ -346,7 +346,7 @@ fn budgets_of_a_calibration_are_matched_by_scope() {
     fs::copy(workspace.path("out.run/calibration.json"), workspace.path("saved.json")).unwrap();
     let before = workspace.hashes(&["out/data"]);
     workspace.run(&calibrated(&format!("{short}, {long}"), "saved.json"));
-    assert_eq!(workspace.hashes(&["out/data"]), before, "their order decides nothing");
+    assert_eq!(workspace.hashes(&["out/data"]), before, "the order of budgets has no effect");
     let refuses = |budgets: &str, calibration: &str, why: &str| {
         workspace.write("wrong.yaml", calibrated(budgets, calibration).to_string());
         let message = workspace.longsift(&["plan", "wrong.yaml"]).expect(2).to_text();
@@ -431,8 +431,8 @@ fn a_guard_that_rejects_most_of_a_group_is_a_warning() {
     let groups = guards[1]["groups"].as_array().unwrap();
     let rejected: u64 = groups.iter().map(|group| of(group).0).sum();
     assert!(groups.len() == 3 && rejected == most, "{summary}");
-    let said = format!("`unique_token_share` at most 0.1 rejects {most} of {all}");
-    assert!(answer.stderr.contains(&said), "{}", answer.stderr);
+    let warning = format!("`unique_token_share` at most 0.1 rejects {most} of {all}");
+    assert!(answer.stderr.contains(&warning), "{}", answer.stderr);
     assert!(answer.stderr.contains("stages.filter.guards.1"), "{}", answer.stderr);
     assert!(!answer.stderr.contains("`copy_share` at most 1 rejects"), "{}", answer.stderr);
     let page = fs::read_to_string(workspace.path("out.run/report.html")).unwrap();
@@ -474,10 +474,10 @@ fn a_report_and_an_explanation_show_why_a_window_was_rejected() {
         assert!(window["value"].as_f64().unwrap() > 0.2, "{window}");
         let (id, number) = (window["id"].as_str().unwrap(), window["window"].as_u64().unwrap());
         let first = &window["passages"][0];
-        let place = |key: &str| first[key].as_u64().unwrap() as usize;
-        assert!(place("counted") > 0 && first["unit"] == "tokens", "{first}");
+        let range_field = |key: &str| first[key].as_u64().unwrap() as usize;
+        assert!(range_field("counted") > 0 && first["unit"] == "tokens", "{first}");
         let start = number as usize * 64;
-        let ids = &tokens[id][start + place("start")..start + place("end")];
+        let ids = &tokens[id][start + range_field("start")..start + range_field("end")];
         let text: Vec<String> = ids.iter().map(u32::to_string).collect();
         assert_eq!(first["text"], text.join(" "));
         let sample = format!("{id}#{number}");
@@ -491,8 +491,11 @@ fn a_report_and_an_explanation_show_why_a_window_was_rejected() {
         let value = &found["selected"]["group"];
         let group = groups.iter().find(|group| group["value"] == *value).unwrap();
         assert_eq!(found["selected"]["score"].is_number(), group["count"] != 0, "{found}");
-        let said = workspace.longsift(&["explain", "out.run", &sample]).success().to_text();
-        assert!(said.contains("copy_share at most 0.2") && said.contains("rejected"), "{said}");
+        let explanation = workspace.longsift(&["explain", "out.run", &sample]).success().to_text();
+        assert!(
+            explanation.contains("copy_share at most 0.2") && explanation.contains("rejected"),
+            "{explanation}"
+        );
     }
     let page = fs::read_to_string(workspace.path("out.run/report.html")).unwrap();
     assert!(page.contains("Rejected by guards"));

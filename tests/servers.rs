@@ -202,11 +202,11 @@ fn a_result_has_one_version_of_a_file() {
 #[test]
 fn credentials_are_not_sent_to_another_server() {
     let thief = Server::new(|_| Reply::status(200));
-    let place = thief.url().replace("127.0.0.1", "localhost");
+    let address = thief.url().replace("127.0.0.1", "localhost");
     for status in [301, 302, 307, 308] {
-        let place = place.clone();
+        let address = address.clone();
         let first = Server::new(move |_| {
-            Reply::status(status).with_header("Location", &format!("{place}/x"))
+            Reply::status(status).with_header("Location", &format!("{address}/x"))
         });
         let store = [("AWS_ENDPOINT_URL", first.url()), ("AWS_SESSION_TOKEN", SECRET.to_owned())];
         let store = store.each_ref().map(|(name, value)| (*name, value.as_str()));
@@ -231,15 +231,15 @@ fn credentials_are_not_sent_to_another_server() {
 }
 
 /// Files of a folder and outputs of a command that contain the secret, except the pipeline itself.
-fn places_of_secret(workspace: &Workspace, said: &[&str]) -> Vec<String> {
+fn leaks_of_secret(workspace: &Workspace, outputs: &[&str]) -> Vec<String> {
     let holds = |path: &Path| {
         let bytes = fs::read(path).unwrap_or_default();
         bytes.windows(SECRET.len()).any(|part| part == SECRET.as_bytes())
     };
     let files = files_below(&workspace.path("."));
     let files = files.into_iter().filter(|path| !path.ends_with("pipeline.yaml") && holds(path));
-    let said = said.iter().filter(|text| text.contains(SECRET)).map(ToString::to_string);
-    files.map(|path| path.display().to_string()).chain(said).collect()
+    let outputs = outputs.iter().filter(|text| text.contains(SECRET)).map(ToString::to_string);
+    files.map(|path| path.display().to_string()).chain(outputs).collect()
 }
 
 #[test]
@@ -268,7 +268,7 @@ fn no_secret_of_an_address_is_shown_or_stored() {
         (format!("az://container/x?sv=1&sig={SECRET}").as_str(), "", 2),
     ] {
         let workspace = workspace(input);
-        let mut said = Vec::new();
+        let mut outputs = Vec::new();
         for command in ["run", "plan", "explain"] {
             let mut arguments = vec![command, "pipeline.yaml"];
             let set = format!("input.path={set}");
@@ -287,14 +287,14 @@ fn no_secret_of_an_address_is_shown_or_stored() {
             if arguments[0] == "run" {
                 assert_eq!(answer.code, code, "{input}: {}", answer.stderr);
             }
-            said.push(answer.to_text());
+            outputs.push(answer.to_text());
         }
-        said.push(format!("{:?}", collector.take_requests()));
+        outputs.push(format!("{:?}", collector.take_requests()));
         for body in collector.take_requests() {
-            said.push(String::from_utf8_lossy(&body.body).into_owned());
+            outputs.push(String::from_utf8_lossy(&body.body).into_owned());
         }
-        let said: Vec<&str> = said.iter().map(String::as_str).collect();
-        assert_eq!(places_of_secret(&workspace, &said), Vec::<String>::new(), "{input}");
+        let outputs: Vec<&str> = outputs.iter().map(String::as_str).collect();
+        assert_eq!(leaks_of_secret(&workspace, &outputs), Vec::<String>::new(), "{input}");
     }
 }
 
@@ -314,7 +314,7 @@ fn no_secret_of_a_parameter_is_shown_or_stored() {
     let params = format!("params: {{user: {{default: {SECRET}}}, sig: {{}}}}\n{pipeline}");
     workspace.write("pipeline.yaml", params);
     let sig = format!("sig={SECRET}");
-    let mut said = Vec::new();
+    let mut outputs = Vec::new();
     for arguments in [
         vec!["run", "pipeline.yaml", "--param", &sig],
         vec!["lock", "pipeline.yaml", "--param", &sig],
@@ -323,10 +323,10 @@ fn no_secret_of_a_parameter_is_shown_or_stored() {
     ] {
         let mut command = workspace.command(&arguments);
         command.env_remove("HTTP_PROXY").env_remove("http_proxy");
-        said.push(Answer::from_output(command.output().unwrap()).success().to_text());
+        outputs.push(Answer::from_output(command.output().unwrap()).success().to_text());
     }
-    let said: Vec<&str> = said.iter().map(String::as_str).collect();
-    assert_eq!(places_of_secret(&workspace, &said), Vec::<String>::new());
+    let outputs: Vec<&str> = outputs.iter().map(String::as_str).collect();
+    assert_eq!(leaks_of_secret(&workspace, &outputs), Vec::<String>::new());
     let lock = fs::read_to_string(workspace.path("pipeline.lock")).unwrap();
     assert!(lock.contains(r#""sig": "***""#), "{lock}");
 }
@@ -367,7 +367,7 @@ fn no_secret_of_the_environment_is_shown_or_stored() {
         let answer = run_with(&workspace, &set);
         assert_eq!(answer.code == 0, input == local.as_str(), "{}", answer.stderr);
         assert_eq!(
-            places_of_secret(&workspace, &[&answer.to_text()]),
+            leaks_of_secret(&workspace, &[&answer.to_text()]),
             Vec::<String>::new(),
             "{set:?}"
         );

@@ -37,7 +37,7 @@ fn a_part_that_cannot_be_written_fails_the_run() {
     let answer = workspace.with_fault(&["run", "pipeline.yaml", "-q"], Some(&fault)).answer;
     assert_eq!(answer.code, 4, "{}", answer.stderr);
     assert!(!workspace.path("out.run/_SUCCESS").exists());
-    assert!(files_below(&workspace.path("out/data")).is_empty(), "all parts or none");
+    assert!(files_below(&workspace.path("out/data")).is_empty(), "no part without the others");
     let summary = workspace.longsift(&["run", "pipeline.yaml", "-q"]).success().summary();
     assert_eq!((count(&summary, "kept"), count(&summary, "windows_scored")), (6, 0));
 }

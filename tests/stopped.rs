@@ -21,7 +21,10 @@ fn a_second_signal_ends_a_run_at_once_without_loss() {
         run.wait_for_pause();
         // The first signal asks the run to finish its current work, which is paused here; see the next test.
         run.signal(signal);
-        assert!(run.child.try_wait().unwrap().is_none(), "the first signal lets it finish");
+        assert!(
+            run.child.try_wait().unwrap().is_none(),
+            "the first signal lets the run finish its work"
+        );
         kill_process(Pid::from_child(&run.child), signal).unwrap();
         let status = run.child.wait().unwrap();
         assert_eq!(status.code(), Some(code));
@@ -144,7 +147,7 @@ fn a_folder_that_is_not_writable_is_found_before_scoring() {
     assert_eq!(answer.stderr.matches(message).count(), 2, "{}", answer.stderr);
     assert!(answer.stderr.contains("choose another `output.path`"), "{}", answer.stderr);
     assert!(!answer.stdout.contains("part-"), "nothing is scored: {}", answer.stdout);
-    assert!(!answer.stdout.contains(".tmp-"), "nothing is left: {}", answer.stdout);
+    assert!(!answer.stdout.contains(".tmp-"), "no temporary file is left: {}", answer.stdout);
     assert_eq!(workspace.results(), scenario.results);
 }
 
@@ -233,7 +236,7 @@ fn a_wrong_clock_changes_no_byte() {
             Answer::from_output(command.output().unwrap()).success().summary()
         };
         check_accounting(&run(&scenario.arguments));
-        assert_eq!(workspace.results(), scenario.results, "{offset} s, then {step} s a look");
+        assert_eq!(workspace.results(), scenario.results, "{offset} s, then {step} s per reading");
         assert_eq!(run(&scenario.arguments)["status"], "nothing_to_do");
     }
 }

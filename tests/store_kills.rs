@@ -17,7 +17,7 @@ use crate::support::faults::wait_until;
 use crate::support::tables::{corpus, document, strings, table, token_lists, write_parquet};
 use crate::support::{Answer, Pipeline, Random, Tiny, Workspace, check_accounting, files_below};
 
-/// Default requests per story and disturbance; `LONGSIFT_STORE_KILLS` overrides it with a number or `all`.
+/// Default requests per scenario and disturbance; `LONGSIFT_STORE_KILLS` overrides it with a number or `all`.
 const SAMPLE: usize = 3;
 
 const RUN: [&str; 5] = ["run", "pipeline.yaml", "-q", "--threads", "1"];
@@ -68,27 +68,27 @@ impl Disturbance {
 
 /// Input and output addresses of a run.
 #[derive(Clone, Copy)]
-struct Places {
+struct Addresses {
     input: &'static str,
     output: &'static str,
 }
 
-const DISK: Places = Places { input: "input", output: "out" };
-const BUCKET: Places = Places { input: "s3://bucket/in", output: "s3://bucket/out" };
+const DISK: Addresses = Addresses { input: "input", output: "out" };
+const BUCKET: Addresses = Addresses { input: "s3://bucket/in", output: "s3://bucket/out" };
 
 /// Twelve documents in two files and six units; one is bad, one too short.
-fn small(places: Places) -> Workspace {
+fn small(addresses: Addresses) -> Workspace {
     let workspace = Workspace::new();
     for name in ["a", "sub/b"] {
         let path = workspace.path(&format!("input/{name}.parquet"));
         let bad = usize::from(name != "a");
         write_parquet(&path, &corpus(name, &[300, 150, 280 * bad, 20, 400, 256]), 2);
     }
-    with_pipeline(workspace, places)
+    with_pipeline(workspace, addresses)
 }
 
 /// Four documents in one unit, with 5 MiB of incompressible data each: their file is a multipart upload.
-fn large(places: Places) -> Workspace {
+fn large(addresses: Addresses) -> Workspace {
     let workspace = Workspace::new();
     let mut random = Random(5);
     let payloads: Vec<Vec<u8>> = (0..4).map(|_| random.bytes(5 << 20)).collect();
@@ -98,21 +98,22 @@ fn large(places: Places) -> Workspace {
     let columns =
         [("id", strings(ids)), ("tokens", token_lists(&documents)), ("payload", payloads)];
     write_parquet(&workspace.path("input/a.parquet"), &table(&columns), 4);
-    with_pipeline(workspace, places)
+    with_pipeline(workspace, addresses)
 }
 
-fn with_pipeline(workspace: Workspace, places: Places) -> Workspace {
+fn with_pipeline(workspace: Workspace, addresses: Addresses) -> Workspace {
     Tiny::new().write(&workspace.path("model"));
     let mut pipeline =
         Pipeline::tokens("model", 128).input("unit_bytes: 1024, max_quarantined_fraction: 0.5");
-    pipeline.input = pipeline.input.replace("path: input", &format!("path: '{}'", places.input));
-    pipeline.output = pipeline.output.replace("path: out", &format!("path: '{}'", places.output));
+    pipeline.input = pipeline.input.replace("path: input", &format!("path: '{}'", addresses.input));
+    pipeline.output =
+        pipeline.output.replace("path: out", &format!("path: '{}'", addresses.output));
     workspace.write("pipeline.yaml", pipeline.to_string());
     workspace
 }
 
 /// A command on a state of a bucket.
-struct Story {
+struct BucketScenario {
     name: &'static str,
     workspace: Workspace,
     arguments: Vec<&'static str>,
@@ -127,14 +128,14 @@ struct Story {
     requests: Vec<String>,
 }
 
-impl Story {
+impl BucketScenario {
     /// A run with more arguments in a small workspace, after the runs `setup`.
     fn new(name: &'static str, setup: &[&[&'static str]], more: &[&'static str]) -> Self {
         Self::over(small, name, setup, more)
     }
 
     fn over(
-        workspace: fn(Places) -> Workspace,
+        workspace: fn(Addresses) -> Workspace,
         name: &'static str,
         setup: &[&[&'static str]],
         more: &[&'static str],
@@ -272,17 +273,17 @@ fn sample() -> usize {
     }
 }
 
-/// Disturbs a sample of the requests of a story, in every way.
-fn check(story: &Story) {
-    let step = (story.requests.len() / sample()).max(1);
+/// Disturbs a sample of the requests of a scenario, in every way.
+fn check(scenario: &BucketScenario) {
+    let step = (scenario.requests.len() / sample()).max(1);
     let mut planned = Vec::new();
     for (offset, disturbance) in Disturbance::ALL.into_iter().enumerate() {
         // Different requests for each disturbance, so that a sample covers more of them.
         let first = offset * step / Disturbance::ALL.len();
-        let requests = (first..story.requests.len()).step_by(step);
+        let requests = (first..scenario.requests.len()).step_by(step);
         planned.extend(requests.map(|at| (at, disturbance)));
     }
-    story.disturb_all(&planned);
+    scenario.disturb_all(&planned);
 }
 
 const WIDENED: &[&str] = &["--set", "stages.filter.keep_fraction=0.9"];
@@ -294,28 +295,28 @@ mod a_run_that_is_disturbed_at_any_request_ends_in_the_same_bytes {
 
     #[test]
     fn first_run() {
-        check(&Story::new("a first run", &[], &[]));
+        check(&BucketScenario::new("a first run", &[], &[]));
     }
 
     #[test]
     fn shard() {
-        check(&Story::new("a shard", &[], SHARDS[0]));
+        check(&BucketScenario::new("a shard", &[], SHARDS[0]));
     }
 
     #[test]
     fn selection_of_shards() {
         let select = ["--phase", "select"];
-        check(&Story::new("a selection of what shards scored", &SHARDS, &select));
+        check(&BucketScenario::new("a selection of scored shards", &SHARDS, &select));
     }
 
     #[test]
     fn another_selection() {
-        check(&Story::new("another selection", &[&[]], WIDENED));
+        check(&BucketScenario::new("another selection", &[&[]], WIDENED));
     }
 
     #[test]
     fn fresh_start() {
-        check(&Story::new("a fresh start", &[&[], WIDENED], &["--fresh"]));
+        check(&BucketScenario::new("a fresh start", &[&[], WIDENED], &["--fresh"]));
     }
 }
 
@@ -346,7 +347,7 @@ struct Sleep {
     duration: Duration,
 }
 
-impl Story {
+impl BucketScenario {
     /// Stops the process at a request until its lease expires, and wakes it after another selection. Returns its exit
     /// code.
     fn sleep(&self, bucket: &Bucket, at: usize, sleep: Sleep, meanwhile: &Results) -> i32 {
@@ -404,7 +405,7 @@ impl Story {
 #[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
 fn a_process_that_lost_its_lease_does_not_damage_another_selection() {
-    let story = Story::new(
+    let scenario = BucketScenario::new(
         "a selection",
         &[&["--set", "stages.filter.keep_fraction=0.9"]],
         &["--set", "stages.filter.keep_fraction=0.3"],
@@ -412,30 +413,30 @@ fn a_process_that_lost_its_lease_does_not_damage_another_selection() {
     let disk = small(DISK);
     disk.longsift(&MEANWHILE).success();
     let meanwhile = disk.results();
-    let step = (story.requests.len() / sample().saturating_mul(4)).max(1);
-    let planned: Vec<usize> = (0..story.requests.len()).step_by(step).collect();
+    let step = (scenario.requests.len() / sample().saturating_mul(4)).max(1);
+    let planned: Vec<usize> = (0..scenario.requests.len()).step_by(step).collect();
     let bucket = Bucket::new();
     let mut codes = BTreeMap::<i32, usize>::new();
     // Longer than a lease; shorter and longer than all retries.
     let sleeps = [(true, 60), (false, 60), (false, 3600)]
         .map(|(busy, seconds)| Sleep { busy, duration: Duration::from_secs(seconds) });
     for (at, sleep) in planned.into_iter().zip(sleeps.into_iter().cycle()) {
-        *codes.entry(story.sleep(&bucket, at, sleep, &meanwhile)).or_default() += 1;
+        *codes.entry(scenario.sleep(&bucket, at, sleep, &meanwhile)).or_default() += 1;
     }
-    assert!(codes.contains_key(&4), "some were told: {codes:?}");
+    assert!(codes.contains_key(&4), "some processes detect the lost lease: {codes:?}");
     assert!(codes.keys().all(|code| [0, 4].contains(code)), "a retry helps: {codes:?}");
-    println!("{} requests, exit codes of who slept: {codes:?}", story.requests.len());
+    println!("{} requests, exit codes of the paused processes: {codes:?}", scenario.requests.len());
 }
 
 #[test]
 fn a_multipart_upload_is_atomic() {
-    let story = Story::over(large, "a file in parts", &[], &[]);
-    let of_uploads = |at: &usize| story.requests[*at].contains("upload");
-    let requests: Vec<usize> = (0..story.requests.len()).filter(of_uploads).collect();
-    assert!(requests.len() >= 4, "{:?}", story.requests);
+    let scenario = BucketScenario::over(large, "a file in parts", &[], &[]);
+    let of_uploads = |at: &usize| scenario.requests[*at].contains("upload");
+    let requests: Vec<usize> = (0..scenario.requests.len()).filter(of_uploads).collect();
+    assert!(requests.len() >= 4, "{:?}", scenario.requests);
     let planned: Vec<_> = requests
         .iter()
         .flat_map(|at| Disturbance::ALL.map(|disturbance| (*at, disturbance)))
         .collect();
-    story.disturb_all(&planned);
+    scenario.disturb_all(&planned);
 }

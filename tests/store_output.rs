@@ -63,7 +63,7 @@ fn objects_of_others_in_working_folders_stay() {
         let folders = ["x/out.run/staging/", "x/out.run/written/", "x/out.run/fresh/"];
         let is_working = |key: &&String| folders.iter().any(|folder| key.starts_with(folder));
         let working: Vec<&String> = objects.keys().filter(is_working).collect();
-        assert_eq!(working.len(), notes.len(), "of the run nothing is left: {working:?}");
+        assert_eq!(working.len(), notes.len(), "no object of the run is left: {working:?}");
     }
 }
 
@@ -229,12 +229,12 @@ fn an_unrenewed_lease_expires() {
         Answer::from_output(bucket.serve(&mut command).output().unwrap()).success();
         let asked = bucket.take_requests();
         let of_lease = |asked: &&Request| asked.path.ends_with("x/out.run/lock");
-        let looks = asked.iter().filter(of_lease).take_while(|asked| {
+        let polls = asked.iter().filter(of_lease).take_while(|asked| {
             // Up to the request that takes over the previous lease.
             !(asked.method == "PUT" && asked.headers.contains_key("if-match"))
         });
-        let looks = looks.filter(|asked| asked.method == "GET").count();
-        assert!(looks >= 20, "{looks} looks, one a second");
+        let polls = polls.filter(|asked| asked.method == "GET").count();
+        assert!(polls >= 20, "{polls} polls, one a second");
         assert_eq!(results(&bucket), scenario.results);
         check_nothing_is_left(&bucket);
     }
@@ -256,7 +256,7 @@ fn a_run_that_lost_its_lease_commits_nothing() {
     let bucket = Bucket::new();
     kept.for_each(|(key, bytes)| bucket.put(&key, bytes));
     let summary = run(&scenario.before, &bucket, &[]).success().summary();
-    assert_eq!(summary["windows_scored"], 0, "what was scored counts");
+    assert_eq!(summary["windows_scored"], 0, "recorded units are reused");
     assert_eq!(results(&bucket), scenario.results);
 }
 

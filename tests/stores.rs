@@ -107,7 +107,7 @@ mod with_stores {
         });
         let workspace = workspace("s3://bucket/in");
         run(&workspace, &bucket, &["-q"]).success();
-        assert!(bucket.take_requests().len() > 10, "every fault came up");
+        assert!(bucket.take_requests().len() > 10, "every fault occurred");
         assert_eq!(workspace.results(), local("files"));
     }
 

@@ -136,8 +136,8 @@ fn unsafe_code_is_limited_to_the_kernels_and_justified() {
         let text = fs::read_to_string(&file).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         for number in unsafe_lines(&text) {
-            let place = format!("{}:{}", file.display(), number + 1);
-            assert!(file.starts_with(repository().join("kernels")), "`unsafe` in {place}");
+            let location = format!("{}:{}", file.display(), number + 1);
+            assert!(file.starts_with(repository().join("kernels")), "`unsafe` in {location}");
             let line = lines[number];
             // Functions document the obligations of their callers; other uses document why they are sound.
             let is_function = line.contains("unsafe fn") || line.contains("unsafe extern");
@@ -145,7 +145,7 @@ fn unsafe_code_is_limited_to_the_kernels_and_justified() {
             let before = lines[number.saturating_sub(12)..=number].join("\n");
             assert!(
                 is_function || is_attribute || before.contains("SAFETY:"),
-                "`unsafe` without a reason in {place}"
+                "`unsafe` without a reason in {location}"
             );
             found += 1;
         }

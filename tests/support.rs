@@ -73,12 +73,12 @@ impl Workspace {
         for (file, first) in [("a", 0), ("b", 20)] {
             let documents: Vec<usize> = (first..first + 20).collect();
             let tokens = |document: &usize| {
-                let again = |place: usize| place % (16 + document % 50);
-                let token = |place| (again(place) * 7 + document * 13) % 60 + 2;
-                (0..64 + document % 7 * 32).map(|place| token(place) as u32).collect()
+                let again = |index: usize| index % (16 + document % 50);
+                let token = |index| (again(index) * 7 + document * 13) % 60 + 2;
+                (0..64 + document % 7 * 32).map(|index| token(index) as u32).collect()
             };
             let lists: Vec<Vec<u32>> = documents.iter().map(tokens).collect();
-            let group = |place: &usize| [Some("books"), None, Some("code")][place % 3];
+            let group = |index: &usize| [Some("books"), None, Some("code")][index % 3];
             let groups: Vec<Option<&str>> = documents.iter().map(group).collect();
             let ids = documents.iter().map(|document| format!("document-{document}"));
             let columns = [

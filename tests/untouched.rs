@@ -107,8 +107,8 @@ fn a_copy_of_a_run_directory_is_run_in_place() {
         let expected = workspace.hashes(&[&format!("backup/{run}/data")]);
         fs::write(&data[0], "damaged").unwrap();
         let copy = format!("backup/{run}.run");
-        let said = workspace.longsift(&["verify", &copy]).expect(3).stdout;
-        assert!(said.contains(&format!("{copy}`")), "{said}");
+        let stdout = workspace.longsift(&["verify", &copy]).expect(3).stdout;
+        assert!(stdout.contains(&format!("{copy}`")), "{stdout}");
         workspace.longsift(&["run", &copy, "--fresh", "-q"]).success();
         assert_eq!(workspace.hashes(&[&format!("backup/{run}/data")]), expected);
         workspace.longsift(&["verify", &copy]).success();
@@ -319,9 +319,13 @@ fn clearing_a_cache_removes_only_files_of_longsift() {
         "json",
     ];
     let answer = workspace.longsift(&clear).success();
-    let said: Value = serde_json::from_str(&answer.stdout).unwrap();
-    assert_eq!(said["foreign"].as_array().unwrap().len(), foreign.len(), "{said}");
-    assert_eq!(said["removed"].as_array().unwrap().len(), 2, "a table and an identity: {said}");
+    let cleared: Value = serde_json::from_str(&answer.stdout).unwrap();
+    assert_eq!(cleared["foreign"].as_array().unwrap().len(), foreign.len(), "{cleared}");
+    assert_eq!(
+        cleared["removed"].as_array().unwrap().len(),
+        2,
+        "a table and an identity: {cleared}"
+    );
     for name in foreign {
         assert_eq!(fs::read_to_string(workspace.path(name)).unwrap(), "precious", "{name}");
     }
@@ -346,9 +350,9 @@ fn an_early_failure_is_in_the_summary_file() {
         workspace.write("pipeline.lock", "{");
         let answer = workspace.longsift(&[&summary[..], more].concat()).expect(code);
         fs::remove_file(workspace.path("pipeline.lock")).unwrap();
-        let said = read_json(&workspace.path("s.json"));
-        assert_eq!((&said["exit_code"], &said["status"]), (&json!(code), &json!("failed")));
-        assert_eq!(answer.summary(), said);
+        let written = read_json(&workspace.path("s.json"));
+        assert_eq!((&written["exit_code"], &written["status"]), (&json!(code), &json!("failed")));
+        assert_eq!(answer.summary(), written);
     }
 }
 
@@ -386,7 +390,7 @@ fn files_of_others_in_working_folders_stay() {
         }
     }
     let left = files_below(&workspace.path("out.run/staging"));
-    assert_eq!(left.len(), 2, "of the run nothing is left: {left:?}");
+    assert_eq!(left.len(), 2, "no file of the run is left: {left:?}");
     // A folder of data files that an interrupted run left.
     for name in
         [".staging/.longsift", ".staging/train-00000-of-00001.parquet", ".staging/own/notes.txt"]

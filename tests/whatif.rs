@@ -97,7 +97,7 @@ fn other_settings_stay_as_in_the_run() {
     workspace.longsift(&["run", "pipeline.yaml", "--set", terms]).success();
     let after = kept(&workspace);
     assert_eq!(listed(&found, "entering"), &after - &before);
-    assert!(!(&after - &before).is_empty(), "otherwise nothing is compared");
+    assert!(!(&after - &before).is_empty(), "the settings change the selection");
 }
 
 /// Neither needs a device, so neither checks which devices support 16-bit integers.

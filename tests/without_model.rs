@@ -152,7 +152,7 @@ fn token_ids_need_no_tokenizer_and_no_vocabulary() {
     };
     let small = recurrence(|token| token);
     assert!(small.iter().flatten().any(|share| *share > 0.0), "{small:?}");
-    assert_eq!(recurrence(|token| u32::MAX - token), small, "only which are equal counts");
+    assert_eq!(recurrence(|token| u32::MAX - token), small, "only the equality of ids matters");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::path::Path;
 use regex_automata::meta::Regex;
 
 /// Imports of each file.
-pub(crate) type Arrows = BTreeMap<String, BTreeSet<String>>;
+pub(crate) type Imports = BTreeMap<String, BTreeSet<String>>;
 
 /// The files of a crate's `src`, by their path in it.
 #[derive(Default)]
@@ -27,13 +27,13 @@ impl Sources {
             if entry.file_type().unwrap().is_dir() {
                 self.read_below(&entry.path(), &format!("{name}/"));
             } else if entry.path().extension().is_some_and(|extension| extension == "rs") {
-                self.plant(&name, &fs::read_to_string(entry.path()).unwrap());
+                self.add(&name, &fs::read_to_string(entry.path()).unwrap());
             }
         }
     }
 
     /// Appends text to a file, or adds a file.
-    pub(crate) fn plant(&mut self, name: &str, text: &str) {
+    pub(crate) fn add(&mut self, name: &str, text: &str) {
         self.0.entry(name.to_owned()).or_default().extend(words(text));
     }
 
@@ -43,7 +43,7 @@ impl Sources {
     }
 
     /// Returns the imports of each file, except files of tests.
-    pub(crate) fn arrows(&self) -> Arrows {
+    pub(crate) fn imports(&self) -> Imports {
         let mut tests = BTreeSet::new();
         let mut read = BTreeMap::new();
         for (name, words) in &self.0 {
@@ -54,7 +54,7 @@ impl Sources {
             );
             read.insert(name, (folder, paths));
         }
-        let mut arrows = Arrows::new();
+        let mut imports = Imports::new();
         for (name, (folder, paths)) in read {
             let of_tests = |test: &Vec<String>| folder.starts_with(test);
             if tests.iter().any(of_tests) {
@@ -62,9 +62,9 @@ impl Sources {
             }
             let others =
                 paths.iter().filter_map(|path| self.file(path, &folder)).filter(|to| to != name);
-            arrows.insert(name.clone(), others.collect());
+            imports.insert(name.clone(), others.collect());
         }
-        arrows
+        imports
     }
 
     /// Returns the file that a path leads into, from the module `own`.
@@ -108,90 +108,90 @@ fn words(text: &str) -> Vec<String> {
 }
 
 /// Returns the index after the matching bracket.
-fn behind(words: &[String], open: usize) -> usize {
+fn bracket_end(words: &[String], open: usize) -> usize {
     let mut depth = 0;
-    for (place, word) in words.iter().enumerate().skip(open) {
+    for (index, word) in words.iter().enumerate().skip(open) {
         match word.as_str() {
             "(" | "[" | "{" => depth += 1,
             ")" | "]" | "}" => depth -= 1,
             _ => {}
         }
         if depth == 0 {
-            return place + 1;
+            return index + 1;
         }
     }
     words.len()
 }
 
 /// Returns the index after an item: its `;` or its body.
-fn behind_item(words: &[String], from: usize) -> usize {
-    let mut place = from;
-    while place < words.len() {
-        match words[place].as_str() {
-            ";" => return place + 1,
-            "{" => return behind(words, place),
-            "(" | "[" => place = behind(words, place),
-            _ => place += 1,
+fn item_end(words: &[String], from: usize) -> usize {
+    let mut index = from;
+    while index < words.len() {
+        match words[index].as_str() {
+            ";" => return index + 1,
+            "{" => return bracket_end(words, index),
+            "(" | "[" => index = bracket_end(words, index),
+            _ => index += 1,
         }
     }
-    place
+    index
 }
 
 /// Returns the paths that a file names outside its tests, and the files of its tests.
 fn paths(words: &[String]) -> (Vec<Vec<String>>, Vec<String>) {
-    let word = |place: usize| words.get(place).map_or("", String::as_str);
+    let word = |index: usize| words.get(index).map_or("", String::as_str);
     let (mut paths, mut tests) = (Vec::new(), Vec::new());
-    let mut place = 0;
-    while place < words.len() {
-        match word(place) {
-            "#" if word(place + 1) == "[" => {
-                let end = behind(words, place + 1);
-                let attribute = &words[place..end];
-                let test = word(place + 2) == "cfg" && attribute.iter().any(|word| word == "test");
-                place = end;
+    let mut index = 0;
+    while index < words.len() {
+        match word(index) {
+            "#" if word(index + 1) == "[" => {
+                let end = bracket_end(words, index + 1);
+                let attribute = &words[index..end];
+                let test = word(index + 2) == "cfg" && attribute.iter().any(|word| word == "test");
+                index = end;
                 if test && !attribute.iter().any(|word| word == "not") {
-                    let item = behind_item(words, end);
+                    let item = item_end(words, end);
                     if let Some(module) = words[end..item].iter().position(|word| word == "mod") {
                         tests.push(word(end + module + 1).to_owned());
                     }
-                    place = item;
+                    index = item;
                 }
             }
             "pub" => {
-                place += 1;
-                let visible = word(place) == "(";
+                index += 1;
+                let visible = word(index) == "(";
                 if visible {
-                    place = behind(words, place);
+                    index = bracket_end(words, index);
                 }
                 // A file re-exports the content of its submodules.
-                if word(place) == "use" && !["crate", "super"].contains(&word(place + 1)) {
-                    place = behind_item(words, place);
+                if word(index) == "use" && !["crate", "super"].contains(&word(index + 1)) {
+                    index = item_end(words, index);
                 }
             }
             "use" => {
-                let end = words[place..]
+                let end = words[index..]
                     .iter()
                     .position(|word| word == ";")
-                    .map_or(words.len(), |at| place + at);
-                tree(&words[place + 1..end], &[], &mut paths);
-                place = end;
+                    .map_or(words.len(), |at| index + at);
+                expand_use(&words[index + 1..end], &[], &mut paths);
+                index = end;
             }
-            "mod" if word(place + 2) == "{" => {
-                let end = behind(words, place + 2);
-                let (inner, _) = self::paths(&words[place + 3..end - 1]);
+            "mod" if word(index + 2) == "{" => {
+                let end = bracket_end(words, index + 2);
+                let (inner, _) = self::paths(&words[index + 3..end - 1]);
                 paths.extend(inner.into_iter().map(outward));
-                place = end;
+                index = end;
             }
-            _ if word(place + 1) == "::" && word(place.wrapping_sub(1)) != "::" => {
-                let mut path = vec![word(place).to_owned()];
-                while word(place + 1) == "::" {
-                    place += 2;
-                    path.push(word(place).to_owned());
+            _ if word(index + 1) == "::" && word(index.wrapping_sub(1)) != "::" => {
+                let mut path = vec![word(index).to_owned()];
+                while word(index + 1) == "::" {
+                    index += 2;
+                    path.push(word(index).to_owned());
                 }
                 paths.push(path);
-                place += 1;
+                index += 1;
             }
-            _ => place += 1,
+            _ => index += 1,
         }
     }
     (paths, tests)
@@ -210,27 +210,27 @@ fn outward(mut path: Vec<String>) -> Vec<String> {
 }
 
 /// Expands a `use`: `a::{b, c::{self, d as e}}` to `a::b`, `a::c::self` and `a::c::d`.
-fn tree(words: &[String], before: &[String], paths: &mut Vec<Vec<String>>) {
+fn expand_use(words: &[String], before: &[String], paths: &mut Vec<Vec<String>>) {
     let mut path = before.to_vec();
-    let mut place = 0;
-    while place < words.len() {
-        match words[place].as_str() {
+    let mut index = 0;
+    while index < words.len() {
+        match words[index].as_str() {
             "{" => {
-                let end = behind(words, place);
-                tree(&words[place + 1..end - 1], &path, paths);
+                let end = bracket_end(words, index);
+                expand_use(&words[index + 1..end - 1], &path, paths);
                 path = Vec::new();
-                place = end;
+                index = end;
             }
             "," => {
                 paths.extend((path.len() > before.len()).then(|| path.clone()));
                 path = before.to_vec();
-                place += 1;
+                index += 1;
             }
-            "as" => place += 2,
-            "::" => place += 1,
+            "as" => index += 2,
+            "::" => index += 1,
             name => {
                 path.push(name.to_owned());
-                place += 1;
+                index += 1;
             }
         }
     }
@@ -238,36 +238,37 @@ fn tree(words: &[String], before: &[String], paths: &mut Vec<Vec<String>>) {
 }
 
 /// Returns the shortest cycle of each file that is on one, as `a.rs → b.rs → a.rs`.
-pub(crate) fn circles(arrows: &Arrows) -> Vec<String> {
+pub(crate) fn cycles(imports: &Imports) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     let mut seen = BTreeSet::new();
-    for start in arrows.keys().filter(|start| !seen.contains(*start)).cloned().collect::<Vec<_>>() {
-        let Some(circle) = shortest(arrows, &start) else { continue };
-        if circle.iter().all(|file| !seen.contains(file)) {
-            found.push([&circle[..], &[start]].concat().join(" → "));
+    for start in imports.keys().filter(|start| !seen.contains(*start)).cloned().collect::<Vec<_>>()
+    {
+        let Some(cycle) = shortest_cycle(imports, &start) else { continue };
+        if cycle.iter().all(|file| !seen.contains(file)) {
+            found.push([&cycle[..], &[start]].concat().join(" → "));
         }
-        seen.extend(circle);
+        seen.extend(cycle);
     }
     found
 }
 
 /// Returns the shortest path from a file back to it, without its end.
-fn shortest(arrows: &Arrows, start: &String) -> Option<Vec<String>> {
-    let mut ways = vec![vec![start.clone()]];
+fn shortest_cycle(imports: &Imports, start: &String) -> Option<Vec<String>> {
+    let mut paths = vec![vec![start.clone()]];
     let mut reached = BTreeSet::new();
-    while !ways.is_empty() {
+    while !paths.is_empty() {
         let mut longer = Vec::new();
-        for way in ways {
-            for next in arrows.get(way.last()?).into_iter().flatten() {
+        for path in paths {
+            for next in imports.get(path.last()?).into_iter().flatten() {
                 if next == start {
-                    return Some(way);
+                    return Some(path);
                 }
                 if reached.insert(next.clone()) {
-                    longer.push([&way[..], std::slice::from_ref(next)].concat());
+                    longer.push([&path[..], std::slice::from_ref(next)].concat());
                 }
             }
         }
-        ways = longer;
+        paths = longer;
     }
     None
 }

@@ -136,7 +136,7 @@ impl Scenario {
     /// Everything was scored by shards.
     pub(crate) fn selection_of_shards() -> Self {
         let scored = after(&[&["--phase", "score", "--shard", "0/1"]]);
-        Self::new("a selection of what shards scored", scored, &["--phase", "select"])
+        Self::new("a selection of scored shards", scored, &["--phase", "select"])
     }
 
     /// A finished run with another selection.
@@ -162,7 +162,7 @@ impl Scenario {
         let changed = after(&[&[]]);
         fs::remove_file(changed.path("input/b.parquet")).unwrap();
         write_input(&changed, "c", &[7, 11]);
-        Self::new("a file added and one gone", changed, &[])
+        Self::new("a file added and one removed", changed, &[])
     }
 
     /// Quarantined rows are tried again without success: the result stays.
