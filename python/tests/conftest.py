@@ -18,7 +18,7 @@ collect_ignore = [] if importlib.util.find_spec("torch") else ["test_ablation_to
 
 
 def load_program(path: Path) -> ModuleType:
-    """A program of the repository that is not part of a package, as a module."""
+    """Loads a program of the repository that is not part of a package as a module."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -28,19 +28,19 @@ def load_program(path: Path) -> ModuleType:
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables are built once, in a folder of the tests."""
+    """Sets a cache folder that all tests share, so that tables are built once."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
 @pytest.fixture
 def pipeline(tmp_path: Path) -> Path:
-    """Four files of six documents each."""
+    """A pipeline over four files of six documents each."""
     return write_pipeline(tmp_path, files=4, documents=6)
 
 
 def write_pipeline(folder: Path, files: int, documents: int, devices: int | None = None) -> Path:
-    """A pipeline in `folder` over `files` files of the demo corpus, a work unit each, on the available devices, on so
-    many GPUs, or, with 0, on the CPU."""
+    """Writes a pipeline over `files` files of the demo corpus, a work unit each. `devices`: number of GPUs, 0 for the CPU, or
+    `None` for the available devices."""
     corpus = pq.read_table(REPOSITORY / "datasets/demo/corpus.parquet")
     (folder / "input").mkdir()
     for file in range(files):

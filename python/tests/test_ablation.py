@@ -80,7 +80,7 @@ def test_an_unfinished_run_is_refused(tmp_path: Path) -> None:
     assert "one.run is not the directory of a finished run; run its pipeline to the end" in refused(tmp_path)
 
 
-def test_runs_that_do_not_hold_windows_are_refused(tmp_path: Path) -> None:
+def test_runs_whose_output_has_no_windows_are_refused(tmp_path: Path) -> None:
     write_run(tmp_path, "one", random_windows(80, 1), selection={"output.sequence_tokens": 4096})
     assert "packs its windows; remove `output.sequence_tokens`" in refused(tmp_path)
 
@@ -105,7 +105,7 @@ def test_windows_with_and_without_a_bos_are_cut_alike(tmp_path: Path) -> None:
     assert {arm.ids.shape for arm in prepare(read_settings(path)).arms.values()} == {(80, 63)}
 
 
-def test_other_amounts_are_refused_with_the_amount_that_is_right(tmp_path: Path) -> None:
+def test_other_amounts_are_refused_with_the_right_amount(tmp_path: Path) -> None:
     write_run(tmp_path, "two", random_windows(70, 2))
     message = refused(tmp_path)
     assert "numbers of windows differ by more than 1%: one 80, two 70" in message and "keep_tokens: 4480" in message
@@ -130,14 +130,14 @@ def test_windows_that_share_13_grams_with_held_out_documents_are_refused(tmp_pat
     assert "two: 1 windows of 1 documents share more than 1% of their 13-grams" in message and "`two-3` with 2%" in message
 
 
-def test_plans_that_cannot_answer_are_refused(tmp_path: Path) -> None:
+def test_unusable_schedules_are_refused(tmp_path: Path) -> None:
     message = refused(tmp_path, tokens=5000, evaluate_tokens=1000, near_tokens=56)
     assert "`tokens` is 5000, less than one epoch of the smallest arm (one, 5120 tokens); set `tokens: 5120`" in message
     assert "only 15 training windows between two evaluations; set `evaluate_tokens: 1280`" in message
     assert "`near_tokens` is 56; expected less than 56" in message
 
 
-def test_all_mistakes_of_a_file_are_said_at_once(tmp_path: Path) -> None:
+def test_all_mistakes_of_a_file_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "ablation.yaml"
     path.write_text("name: x\narms: {a: a.run}\nheldout: h.run\ntokens: -1\nseed: [1]\nseeds: [1, 1]\noutput: o\nsize: huge\n")
     with pytest.raises(longsift.PipelineError) as caught:
@@ -156,7 +156,7 @@ def test_a_comparison_of_an_unknown_arm_is_refused(tmp_path: Path) -> None:
         read_settings(path)
 
 
-def test_orders_are_the_same_everywhere_and_see_everything_once() -> None:
+def test_permutations_are_the_same_on_every_machine() -> None:
     assert permutation(8, 1, 0).tolist() == permutation(8, 1, 0).tolist() != permutation(8, 1, 1).tolist()
     assert sorted(permutation(1000, 3).tolist()) == list(range(1000))
     assert permutation(6, 1).tolist() == [1, 0, 3, 5, 4, 2]
@@ -183,7 +183,7 @@ def test_distances_and_counts_agree_with_a_slow_reference() -> None:
         assert counts[row, 1:].tolist() == [pairs[:end].count(pair) for end, pair in enumerate(pairs)]
 
 
-def test_targets_are_the_tokens_that_their_figures_are_about() -> None:
+def test_targets_match_their_definitions() -> None:
     ids = random_windows(4, 5, vocabulary=3)
     distance = slow_distance(ids, 3)[:, 1:]
     masks = targets(ids, 8)
@@ -242,13 +242,13 @@ def test_probabilities_of_counted_models_sum_to_one() -> None:
     assert cached[2, -1] > base[2, -1], "2 followed 1 1 twice in this window"
 
 
-def test_shared_stretches_are_found_wherever_they_begin() -> None:
+def test_shared_ranges_are_found_at_any_offset() -> None:
     documents = random_windows(2, 9, window=400, vocabulary=1000)
     other = random_windows(1, 10, window=400, vocabulary=1000)[0]
-    grams_of = GramSet(list(documents))
-    assert not grams_of.hits(other).any()
+    gram_set = GramSet(list(documents))
+    assert not gram_set.hits(other).any()
     other[120:150] = documents[1, 33:63]
-    hits = grams_of.hits(other)
+    hits = gram_set.hits(other)
     assert hits.nonzero()[0].tolist() == list(range(120, 138))
     assert largest_shared(hits, 112) == pytest.approx(0.18)
     assert largest_shared(hits, 10_000) == pytest.approx(18 / 388)
@@ -262,7 +262,7 @@ def test_held_out_windows_are_spread_over_each_document(tmp_path: Path) -> None:
     assert len(choose(windows, 99).ids) == 10
 
 
-def figures_of(values: npt.NDArray[np.float64]) -> DocumentFigures:
+def as_figures(values: npt.NDArray[np.float64]) -> DocumentFigures:
     return DocumentFigures(values * 100, np.full(values.shape, 100.0))
 
 
@@ -273,7 +273,7 @@ def test_an_estimate_is_the_mean_over_classes_of_means_over_tokens() -> None:
     assert resampler.estimate(figures) == pytest.approx((a + b) / 2)
 
 
-def test_a_figure_without_a_token_has_no_value() -> None:
+def test_a_measure_without_tokens_has_no_value() -> None:
     resampler = Resampler(["a", "b"], seeds=2, resamples=20)
     counts = np.zeros((2, 2))
     figures = DocumentFigures(counts, counts)
@@ -284,23 +284,23 @@ def test_a_figure_without_a_token_has_no_value() -> None:
 
 
 @pytest.mark.parametrize(("seeds", "of_seeds", "of_documents"), [(5, 0.3, 1), (3, 1, 0.05), (3, 0.2, 1), (3, 0.3, 1), (1, 0, 1)])
-def test_intervals_cover_the_truth_as_often_as_they_say(seeds: int, of_seeds: float, of_documents: float) -> None:
+def test_intervals_have_their_stated_coverage(seeds: int, of_seeds: float, of_documents: float) -> None:
     random = np.random.default_rng(1)
     covered, trials = 0, 300
     resampler = Resampler(["a"] * 20, seeds=seeds, resamples=400)
     for _ in range(trials):
         values = random.normal(size=(seeds, 1)) * of_seeds + random.normal(size=(1, 20)) * of_documents
-        interval = resampler.interval(figures_of(values))
+        interval = resampler.interval(as_figures(values))
         covered += interval.low <= 0 <= interval.high
     assert 0.92 <= covered / trials <= 0.99
 
 
-def test_few_seeds_take_the_quantile_of_students_t() -> None:
+def test_intervals_of_few_seeds_use_students_t() -> None:
     resampler = Resampler(["a"] * 8, seeds=3)
     noise = np.array([[-1.0], [0], [1]])
-    interval = resampler.interval(figures_of(np.broadcast_to(noise, (3, 8))))
+    interval = resampler.interval(as_figures(np.broadcast_to(noise, (3, 8))))
     assert interval.error == pytest.approx(1 / math.sqrt(3), rel=0.05) and interval.quantile == pytest.approx(4.303, rel=0.05)
-    documents = resampler.interval(figures_of(np.broadcast_to(np.arange(8.0), (3, 8))))
+    documents = resampler.interval(as_figures(np.broadcast_to(np.arange(8.0), (3, 8))))
     assert documents.quantile == t_quantile(7) and 2.3 < t_quantile(7) < 2.4 and t_quantile(10**9) == pytest.approx(1.96)
     assert interval.detectable == pytest.approx((interval.quantile + 0.84) * interval.error)
 
@@ -308,21 +308,21 @@ def test_few_seeds_take_the_quantile_of_students_t() -> None:
 def test_differences_are_paired_by_seed_and_document() -> None:
     random = np.random.default_rng(2)
     noise = random.normal(size=(3, 12))
-    first, second = Figures({"loss": figures_of(noise)}, 9), Figures({"loss": figures_of(noise + 0.1)}, 9)
+    first, second = Figures({"loss": as_figures(noise)}, 9), Figures({"loss": as_figures(noise + 0.1)}, 9)
     found = difference("loss", first, second, Resampler(["a"] * 12, seeds=3))
     assert found.interval.value == pytest.approx(-0.1) and found.interval.high < 0 and found.answer == "better"
     assert found.interval.detectable < 1e-6
 
 
 @pytest.mark.parametrize(("of_seeds", "of_documents"), [(0.02, 0.02), (0.08, 0.02), (0.02, 0.1)])
-def test_arms_without_a_difference_seldom_differ(of_seeds: float, of_documents: float) -> None:
+def test_equal_arms_rarely_differ(of_seeds: float, of_documents: float) -> None:
     random = np.random.default_rng(2)
     resampler = Resampler(["books"] * 12 + ["papers"] * 13 + ["code"] * 6, seeds=3, resamples=300)
     wrong = 0
     for _ in range(200):
         documents = random.normal(size=(1, 31)) * 0.3
         first, second = (
-            Figures({"loss": figures_of(5 + documents + random.normal(size=(1, 31)) * of_documents + random.normal(size=(3, 1)) * of_seeds)}, 9)
+            Figures({"loss": as_figures(5 + documents + random.normal(size=(1, 31)) * of_documents + random.normal(size=(3, 1)) * of_seeds)}, 9)
             for _ in range(2)
         )
         wrong += difference("loss", first, second, resampler).answer != "not distinguishable"
@@ -374,7 +374,7 @@ def write_results(experiment: Path, arm: str, seed: int, gain: float, loss: floa
     Results(results_path(settings.output, arm, seed), run, [early, evaluation]).write()
 
 
-def test_the_report_says_what_the_results_allow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verdicts_appear_after_all_runs_are_finished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arms = {"one": random_windows(80, 1), "two": random_windows(80, 2)}
     path = write_experiment(tmp_path, arms, random_windows(12, 3), seeds=[1, 2, 3])
     assert main(["report", str(path)]) == 2
@@ -411,7 +411,7 @@ def test_the_report_says_what_the_results_allow(tmp_path: Path, capsys: pytest.C
     assert (tmp_path / "results/report.html").is_file()
 
 
-def test_counted_figures_are_made_again_when_an_arm_changes(tmp_path: Path) -> None:
+def test_counted_measures_are_recomputed_if_an_arm_changes(tmp_path: Path) -> None:
     arms = {"one": random_windows(80, 1), "two": random_windows(80, 2)}
     path = write_experiment(tmp_path, arms, random_windows(12, 3))
     assert main(["plan", str(path)]) == 0

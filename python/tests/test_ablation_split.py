@@ -54,7 +54,7 @@ def test_families_are_books_repositories_and_manuals(split: ModuleType) -> None:
         assert split.family({"name": name, "origin": "perl-doc"}, repositories) == family, name
 
 
-def test_half_of_a_pool_is_junk_at_most(split: ModuleType) -> None:
+def test_at_most_half_of_a_pool_is_junk(split: ModuleType) -> None:
     pool = [document("books", "a", ""), *(document("log", f"junk-{index}", "", real=False) for index in range(9))]
     ids = {str(one["id"]): range(1000 if one["kind"] == "books" else 300) for one in pool}
     kept = split.without_surplus(pool, ids)

@@ -55,7 +55,7 @@ def copies(count: int, seed: int) -> npt.NDArray[Any]:
     return ids
 
 
-def test_later_tokens_change_no_earlier_loss() -> None:
+def test_later_tokens_do_not_change_earlier_losses() -> None:
     model, ids = trained_looking(), random_windows(3, 1)
     before = full_losses(model, ids, CPU)
     changed = ids.copy()
@@ -134,7 +134,7 @@ def test_the_loss_of_the_head_and_its_gradients_are_those_of_a_cross_entropy() -
             assert (one - other).norm() < error * other.norm(), precision
 
 
-def test_an_evaluation_adds_up_to_the_losses(tmp_path: Path) -> None:
+def test_an_evaluation_averages_the_losses(tmp_path: Path) -> None:
     arms = {"one": random_windows(80, 1), "two": random_windows(80, 2)}
     plan = prepare(read_settings(write_experiment(tmp_path, arms, copies(8, 3))))
     held = choose(plan.heldout, 2)
@@ -185,7 +185,7 @@ def test_the_schedule_rises_stays_and_falls() -> None:
     assert factors[60] == 1.0 and factors[80] == pytest.approx(0.5) and 0 < factors[99] < 0.03
 
 
-def test_no_window_is_seen_twice_before_all_are_seen_once() -> None:
+def test_every_epoch_has_each_window_once() -> None:
     rows = np.concatenate([batch_rows(step, 4, 10, seed=1) for step in range(5)])
     assert sorted(rows[:10]) == sorted(rows[10:]) == list(range(10)) and rows[:10].tolist() != rows[10:].tolist()
 
@@ -209,7 +209,7 @@ def without_times(results: Results) -> list[dict[str, object]]:
     return [{key: value for key, value in one.items() if not key.endswith("seconds")} for one in results.evaluations]
 
 
-def test_the_same_seed_gives_the_same_losses_and_a_stopped_run_continues(tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_losses_and_a_stopped_run_resumes(tmp_path: Path) -> None:
     arms = {"one": random_windows(80, 1), "two": random_windows(80, 2)}
     settings = read_settings(write_experiment(tmp_path, arms, random_windows(8, 3), evaluate_tokens=1280))
     plan = prepare(settings)
@@ -257,7 +257,7 @@ def test_a_killed_run_resumes_to_the_same_curve(tmp_path: Path) -> None:
         assert np.array(found) == pytest.approx(np.array(expected), abs=1e-3), figure
 
 
-def test_the_command_runs_stops_and_continues(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_runs_stops_and_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arms = {"one": random_windows(80, 1), "two": random_windows(80, 2)}
     path = write_experiment(tmp_path, arms, random_windows(8, 3), seeds=[1, 2, 3])
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}

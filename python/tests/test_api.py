@@ -14,10 +14,10 @@ import longsift
 import pyarrow.parquet as pq
 import pytest
 from conftest import REPOSITORY
-from longsift._errors import error_of
+from longsift._errors import error_for
 
 
-def test_a_run_gives_its_summary(pipeline: Path) -> None:
+def test_a_run_returns_its_summary(pipeline: Path) -> None:
     summary = longsift.run(pipeline, set={"stages.filter.keep_fraction": 0.25}, arguments=["-q"])
     assert (summary.status, summary.exit_code, summary.error) == ("done", 0, None)
     assert summary.rows_in == 24
@@ -33,7 +33,7 @@ def test_arguments_in_one_string_are_refused(pipeline: Path) -> None:
         longsift.run(pipeline, arguments="--threads 8")
 
 
-def test_a_shard_gives_its_part(pipeline: Path) -> None:
+def test_a_shard_returns_its_counts(pipeline: Path) -> None:
     summary = longsift.run(pipeline, arguments=["-q", "--phase=score", "--shard=1/2"])
     assert summary.shard is not None
     assert (summary.shard.index, summary.shard.count, summary.shard.units_scored) == (1, 2, 2)
@@ -52,7 +52,7 @@ def test_settings_of_every_type_reach_the_pipeline(pipeline: Path) -> None:
     assert plan["input"]["rows"] == 5
 
 
-def test_an_evaluation_by_labels_gives_what_each_score_keeps(pipeline: Path) -> None:
+def test_an_evaluation_by_labels_returns_the_share_that_each_score_keeps(pipeline: Path) -> None:
     classes = sorted(set(pq.read_table(pipeline.parent / "input")["source"].to_pylist()))
     arguments = ["--windows=256", "--documents-per-category=4"]
     got = longsift.evaluate(pipeline, labels="source", good=classes[:1], arguments=arguments)
@@ -77,7 +77,7 @@ def test_a_failure_is_an_exception_with_the_exit_code(pipeline: Path) -> None:
         longsift.plan(pipeline.with_name("absent.yaml"))
 
 
-def test_errors_say_who_can_act_and_whether_to_try_again(pipeline: Path) -> None:
+def test_errors_distinguish_causes_and_whether_a_retry_can_help(pipeline: Path) -> None:
     with pytest.raises(longsift.PipelineError) as caught:
         longsift.run(pipeline, set={"stages.filter.keep_fraction": 7}, arguments=["-q"])
     assert not caught.value.retryable
@@ -88,9 +88,9 @@ def test_errors_say_who_can_act_and_whether_to_try_again(pipeline: Path) -> None
     assert (caught_data.value.exit_code, caught_data.value.retryable) == (3, False)
     kinds = {4: longsift.MachineError, 6: longsift.CheckError, 143: longsift.MachineError, -9: longsift.MachineError}
     for code, kind in kinds.items():
-        error = error_of("why", code)
+        error = error_for("why", code)
         assert type(error) is kind and error.retryable == (kind is longsift.MachineError)
-    assert type(error_of("a bug", 1)) is longsift.LongsiftError
+    assert type(error_for("a bug", 1)) is longsift.LongsiftError
 
 
 def test_errors_can_be_pickled(pipeline: Path) -> None:
@@ -101,21 +101,21 @@ def test_errors_can_be_pickled(pipeline: Path) -> None:
     assert again.summary == caught.value.summary is not None
 
 
-def test_a_pipeline_may_be_its_content(pipeline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipeline_may_be_a_mapping(pipeline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(pipeline.parent)
     content = longsift.plan(pipeline)["settings"]
     before = sorted(Path().iterdir())
     answer = longsift.validate(content)
     assert (answer["valid"], answer["name"], answer["problems"]) == (True, "test", [])
-    assert sorted(Path().iterdir()) == before, "no trace is left"
+    assert sorted(Path().iterdir()) == before, "no temporary file is left"
     summary = longsift.run(content, arguments=["-q"])
     assert summary.status == "done"
-    assert longsift.run(pipeline, arguments=["-q"]).status == "nothing_to_do", "the file says the same"
+    assert longsift.run(pipeline, arguments=["-q"]).status == "nothing_to_do", "the file and the mapping are equivalent"
     wrong = longsift.validate({**content, "version": 2})
     assert not wrong["valid"] and "version" in wrong["problems"][0]["message"]
 
 
-def test_a_run_is_asked_about(pipeline: Path) -> None:
+def test_a_run_can_be_queried_and_verified(pipeline: Path) -> None:
     summary = longsift.run(pipeline, arguments=["-q"])
     assert longsift.status(summary.run_dir)["state"] == "finished"
     assert longsift.verify(summary.run_dir)["findings"] == []
@@ -134,7 +134,7 @@ def test_a_run_is_asked_about(pipeline: Path) -> None:
         longsift.kept(data)
 
 
-def test_what_a_mirrored_output_keeps_is_read_from_its_folders(pipeline: Path) -> None:
+def test_kept_samples_of_a_mirrored_output_are_read_from_its_folders(pipeline: Path) -> None:
     folder = pipeline.parent
     (folder / "input/nested").mkdir()
     (folder / "input/03.parquet").rename(folder / "input/nested/03.parquet")
@@ -160,7 +160,7 @@ def test_the_summary_has_every_field_of_its_schema() -> None:
         assert fields == set(properties), kind
 
 
-def test_a_summary_is_typed_to_its_leaves(pipeline: Path) -> None:
+def test_nested_fields_of_a_summary_are_typed(pipeline: Path) -> None:
     summary = longsift.run(pipeline, arguments=["-q"])
     assert summary.table is not None and summary.table.bytes > 0
     assert summary.devices is not None and summary.devices.list[0].pieces > 0
@@ -173,7 +173,7 @@ def test_a_notebook_shows_the_log(pipeline: Path, capsys: pytest.CaptureFixture[
     assert "kept" in capsys.readouterr().err
 
 
-def test_the_module_is_the_command(pipeline: Path) -> None:
+def test_the_module_runs_the_command(pipeline: Path) -> None:
     answer = subprocess.check_output([sys.executable, "-m", "longsift", "validate", pipeline], text=True)
     assert "is a valid pipeline" in answer
 

@@ -44,7 +44,7 @@ def run(monkeypatch: pytest.MonkeyPatch, error: Exception) -> int:
 
 
 @pytest.mark.parametrize("error", [RayError("a node died"), ConnectionError("no cluster there")])
-def test_a_cluster_that_fails_is_worth_a_retry(
+def test_a_failed_cluster_has_the_exit_code_for_a_retry(
     ray: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
 ) -> None:
     assert run(monkeypatch, error) == 4
@@ -52,14 +52,14 @@ def test_a_cluster_that_fails_is_worth_a_retry(
 
 
 @pytest.mark.parametrize("error", [RayTaskError("in a worker"), KeyError("in the driver")])
-def test_a_bug_is_no_failure_of_the_cluster(ray: Any, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_a_bug_is_not_reported_as_a_failure_of_the_cluster(ray: Any, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     with pytest.raises(type(error)):
         run(monkeypatch, error)
 
 
-def test_an_error_raised_inside_ray_is_the_clusters(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_raised_inside_ray_is_a_failure_of_the_cluster(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     exec("def init():\n    raise RuntimeError('no address')", ray.__dict__)
     try:
         ray.init()
     except RuntimeError as error:
-        assert driver.is_of_cluster(error)
+        assert driver.is_cluster_failure(error)

@@ -23,7 +23,7 @@ EXAMPLES = REPOSITORY / "docs/examples"
 
 @pytest.fixture
 def daily(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A pipeline with the date as a parameter, in the current folder, and `longsift` on the path."""
+    """Writes a pipeline with the date as a parameter to the current folder, and puts `longsift` on the path."""
     path = write_pipeline(tmp_path, files=3, documents=4).rename(tmp_path / "web.yaml")
     text = path.read_text().replace("output: {path: out}", 'output: {path: "out/${date}"}')
     path.write_text(f"params: {{date: {{description: the day}}}}\n{text}")
@@ -58,7 +58,7 @@ def expanded(argument: str, variables: dict[str, str]) -> str:
     return re.sub(r"\$\((\w+)\)", lambda name: variables[name[1]], argument)
 
 
-def test_the_jobs_for_kubernetes_are_whole() -> None:
+def test_the_kubernetes_jobs_are_complete() -> None:
     score, select = jobs()
     for job, phase in ((score, "score"), (select, "select")):
         assert (job["apiVersion"], job["metadata"]["labels"]) == ("batch/v1", {"phase": phase})
@@ -79,7 +79,7 @@ def test_the_jobs_for_kubernetes_are_whole() -> None:
     assert ignore["onPodConditions"] == [{"type": "DisruptionTarget"}]
 
 
-def test_the_commands_for_kubernetes_do_the_work_of_one_run(
+def test_the_kubernetes_commands_give_the_results_of_one_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_path(monkeypatch)
@@ -128,7 +128,7 @@ class Task:
         return other
 
     def run(self, env: dict[str, str]) -> tuple[int, str]:
-        """Runs the command of a day; exit code and output, standard error included."""
+        """Runs the command of a day; returns its exit code and output, standard error included."""
         command = self.settings["bash_command"].replace("{{ ds_nodash }}", "20261120").replace("{{ ds }}", "2026-11-20")
         assert "{{" not in command and self.settings["append_env"] is True
         done = subprocess.run(
@@ -139,7 +139,7 @@ class Task:
 
 @pytest.fixture
 def airflow(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Modules with Airflow's names, and the objects made with them."""
+    """Installs modules with Airflow's names that record the objects created with them."""
     made: dict[str, Any] = {"tasks": [], "calls": []}
 
     class BashOperator(Task):
@@ -197,7 +197,7 @@ def test_the_dag_filters_a_day_and_skips_it_the_second_time(
     assert again == select.settings["skip_on_exit_code"] == 99
 
 
-def test_the_task_of_the_page_tells_airflow_what_to_do(daily: Path, airflow: dict[str, Any]) -> None:
+def test_the_documented_airflow_task_skips_and_fails_as_airflow_expects(daily: Path, airflow: dict[str, Any]) -> None:
     page = (REPOSITORY / "docs/scheduling.md").read_text()
     (snippet,) = (code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "def sift" in code)
     names: dict[str, Any] = {}

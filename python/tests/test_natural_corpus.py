@@ -49,7 +49,7 @@ def test_every_document_has_its_source_and_licence(documents: list[dict[str, obj
         assert any(line.startswith(f"| `{kind}` ") and f" | {count} | " in line for line in readme.splitlines()), kind
 
 
-def test_the_generator_writes_what_is_committed(
+def test_the_generator_reproduces_the_committed_texts(
     documents: list[dict[str, object]], sources: list[dict[str, str]], generate: ModuleType
 ) -> None:
     texts = {str(document["id"]): str(document["text"]) for document in documents}

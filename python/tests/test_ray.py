@@ -79,7 +79,7 @@ case " $* " in *" --phase=score "*)
     echo "$CUDA_VISIBLE_DEVICES $*" >>{self.seen}
     {first}
     if ! mkdir {folder}/1 2>/dev/null && ! mkdir {folder}/2 2>/dev/null; then
-        # Who waits for nobody is of no use.
+        # Ends if the worker that started it has died.
         while [ ! -e {self._open} ]; do kill -0 $PPID 2>/dev/null || exit 143; sleep 0.05; done
     fi
 esac
@@ -102,7 +102,7 @@ def start(cluster: Any, pipeline: Path, gate: Gate) -> subprocess.Popen[str]:
 
 
 def finish(driver: subprocess.Popen[str]) -> dict[str, Any]:
-    """Summary, which is the only line of standard output."""
+    """Waits for the driver; returns the summary, the only line of its standard output."""
     stdout, stderr = driver.communicate()
     assert driver.returncode == 0, stderr
     summary: dict[str, Any] = json.loads(stdout)
@@ -110,7 +110,7 @@ def finish(driver: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def children(folder: Path, held_by: Gate | None = None) -> list[tuple[int, int]]:
-    """Process and parent of every command that scores a shard in `folder`, or of those held by a gate."""
+    """Returns process and parent of every command that scores a shard in `folder`, or only of those that wait at a gate."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
@@ -141,7 +141,7 @@ def kill_nothing(cluster: Any, child: int, worker: int) -> None:
 
 
 @pytest.mark.parametrize("kill", [kill_nothing, kill_child, kill_worker, kill_node])
-def test_a_run_on_a_cluster_is_the_run_of_one_machine(
+def test_a_run_on_a_cluster_has_the_results_of_one_machine(
     cluster: Any, alone: dict[str, str], tmp_path: Path, kill: Any
 ) -> None:
     folder = tmp_path / "cluster"
@@ -149,7 +149,7 @@ def test_a_run_on_a_cluster_is_the_run_of_one_machine(
     gate = Gate(tmp_path / "gate")
     driver = start(cluster, write_pipeline(folder, FILES, documents=DOCUMENTS), gate)
     units = folder / "out.run/units"
-    # Two shards are done, and the others cannot end before they are disturbed.
+    # Two shards are done; the others wait at the gate.
     while len(list(units.glob("[!.]*.json"))) < 2 or not (held := children(folder, gate)):
         assert driver.poll() is None, driver.communicate()
         time.sleep(0.02)
@@ -192,7 +192,7 @@ def test_a_task_has_as_many_gpus_as_the_pipeline_names(
     assert "no node of the cluster has 1 CPUs, 3 GPUs and" in stderr
 
 
-def test_a_head_without_gpus_waits_for_a_node_that_joins_late(
+def test_a_head_without_gpus_waits_for_a_node_with_gpus(
     alone: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "cluster"
@@ -215,7 +215,7 @@ def test_a_head_without_gpus_waits_for_a_node_that_joins_late(
     assert all(len(line.split()[0].split(",")) == 8 and " --threads=" in line for line in seen), seen
 
 
-def test_a_shard_that_fails_for_good_cancels_the_others(cluster: Any, tmp_path: Path) -> None:
+def test_a_permanent_failure_of_a_shard_cancels_the_others(cluster: Any, tmp_path: Path) -> None:
     folder = tmp_path / "cluster"
     folder.mkdir()
     broken = 'case "$*" in *--shard=0/*) echo "error: the data is wrong" >&2; exit 3;; esac'
@@ -227,11 +227,11 @@ def test_a_shard_that_fails_for_good_cancels_the_others(cluster: Any, tmp_path: 
     assert driver.returncode == 3, stderr
     assert "error: shard 0 ended with exit code 3\nerror: the data is wrong" in stderr
     assert "shards are cancelled" in stderr
-    assert len(gate.seen.read_text().splitlines()) <= 3, "one for each node: what waited was never started"
+    assert len(gate.seen.read_text().splitlines()) <= 3, "one shard per node was started, and no waiting one"
     assert not (folder / "out").exists()
 
 
-def test_all_nodes_run_the_kernel_of_the_driver_and_log_where_ray_shows_it(cluster: Any, tmp_path: Path) -> None:
+def test_all_nodes_run_the_kernel_of_the_driver_and_write_to_rays_logs(cluster: Any, tmp_path: Path) -> None:
     folder = tmp_path / "cluster"
     folder.mkdir()
     gate = Gate(tmp_path / "gate")
@@ -243,7 +243,7 @@ def test_all_nodes_run_the_kernel_of_the_driver_and_log_where_ray_shows_it(clust
     assert any("measuring windows" in log.read_text(errors="replace") for log in logs)
 
 
-def test_a_pipeline_that_is_wrong_never_reaches_the_cluster(tmp_path: Path) -> None:
+def test_an_invalid_pipeline_never_reaches_the_cluster(tmp_path: Path) -> None:
     pipeline = write_pipeline(tmp_path, 1, documents=2)
     command = [longsift.find_binary(), "run", pipeline, "--engine=ray", "--set=stages.tokenize.bos=9"]
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from longsift._errors import PipelineError, error_of
+from longsift._errors import PipelineError, error_for
 from longsift._summary import Summary
 
 _NAME = "longsift.exe" if os.name == "nt" else "longsift"
@@ -40,7 +40,7 @@ def find_binary() -> Path:
     raise PipelineError(message, exit_code=2)
 
 
-def arguments_of(
+def to_arguments(
     set: Mapping[str, object] | None,  # noqa: A002
     param: Mapping[str, str] | None,
     more: Sequence[str],
@@ -54,7 +54,7 @@ def arguments_of(
 
 
 @contextlib.contextmanager
-def file_of(pipeline: Pipeline) -> Iterator[str]:
+def pipeline_file(pipeline: Pipeline) -> Iterator[str]:
     """Yields the path of a pipeline file; a mapping is written to a temporary file in the current folder."""
     if not isinstance(pipeline, Mapping):
         yield os.fspath(pipeline)
@@ -82,24 +82,24 @@ def run(
     parameters, `arguments` are further flags of `longsift run`. Logs and progress go to standard error, in a notebook
     to the cell. Raises `PipelineError`, `DataError`, `MachineError` or `CheckError` if the run fails.
     """
-    with file_of(pipeline) as path:
-        command = [str(find_binary()), "run", path, *arguments_of(set, param, arguments)]
-        code, stdout = _call_aloud(command)
+    with pipeline_file(pipeline) as path:
+        command = [str(find_binary()), "run", path, *to_arguments(set, param, arguments)]
+        code, stdout = _run_with_log(command)
     summary = last_summary(stdout)
     if summary is None or summary.status in ("failed", "stopped"):
-        raise error_of((summary and summary.error) or "longsift failed; its message is on standard error", code, summary)
+        raise error_for((summary and summary.error) or "longsift failed; its message is on standard error", code, summary)
     return summary
 
 
-def _call_aloud(command: Sequence[str]) -> tuple[int, str]:
-    """Runs a command; returns its exit code and standard output. Standard error is copied to `sys.stderr`, the only
-    stream that a notebook shows."""
+def _run_with_log(command: Sequence[str]) -> tuple[int, str]:
+    """Runs a command; returns its exit code and standard output. Standard error is copied to `sys.stderr`, since a notebook
+    shows no other stream."""
     is_own = sys.stderr is sys.__stderr__
     pipe = None if is_own else subprocess.PIPE
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=pipe, text=True, encoding="utf-8", errors="replace") as process:
         listener = None
         if process.stderr is not None:
-            listener = threading.Thread(target=_pass_on, args=(process.stderr,), daemon=True)
+            listener = threading.Thread(target=_copy_lines, args=(process.stderr,), daemon=True)
             listener.start()
         try:
             stdout, _ = (process.stdout.read() if process.stdout else ""), process.wait()
@@ -112,13 +112,13 @@ def _call_aloud(command: Sequence[str]) -> tuple[int, str]:
     return process.returncode, stdout
 
 
-def _pass_on(lines: Iterator[str]) -> None:
+def _copy_lines(lines: Iterator[str]) -> None:
     for line in lines:
         print(line, end="", file=sys.stderr, flush=True)
 
 
 def last_summary(stdout: str) -> Summary | None:
-    """Summary in the last line of a run's output; `None` if the run ended without one."""
+    """Parses the summary in the last line of a run's output; `None` if the run ended without one."""
     lines = stdout.splitlines()
     return Summary.from_json(json.loads(lines[-1])) if lines and lines[-1].startswith("{") else None
 
@@ -131,8 +131,8 @@ def plan(
     arguments: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Work and resources of a run, as in `longsift plan --format json`. Raises like `run`."""
-    with file_of(pipeline) as path:
-        return _json("plan", [path, *arguments_of(set, param, arguments)])
+    with pipeline_file(pipeline) as path:
+        return _json("plan", [path, *to_arguments(set, param, arguments)])
 
 
 def validate(
@@ -142,8 +142,8 @@ def validate(
     param: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Checks a pipeline without opening its files: `valid`, and `problems` with their locations."""
-    with file_of(pipeline) as path:
-        return _json("validate", [path, *arguments_of(set, param, [])], answers=(2,))
+    with pipeline_file(pipeline) as path:
+        return _json("validate", [path, *to_arguments(set, param, [])], answers=(2,))
 
 
 def evaluate(
@@ -162,8 +162,8 @@ def evaluate(
     """
     flags = [] if labels is None else [f"--labels={labels}"]
     flags += [f"--good={value}" for value in good]
-    with file_of(pipeline) as path:
-        return _json("evaluate", ["--quiet", path, *flags, *arguments_of(set, param, arguments)])
+    with pipeline_file(pipeline) as path:
+        return _json("evaluate", ["--quiet", path, *flags, *to_arguments(set, param, arguments)])
 
 
 def status(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
@@ -184,7 +184,7 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> dict[
 def whatif(run_dir: str | os.PathLike[str], set: Mapping[str, object]) -> dict[str, Any]:  # noqa: A002
     """Exact effect of other `score` and `filter` settings on a finished run, without writing. `set` changes settings by
     their path."""
-    return _json("whatif", [os.fspath(run_dir), *arguments_of(set, None, [])])
+    return _json("whatif", [os.fspath(run_dir), *to_arguments(set, None, [])])
 
 
 def _json(command: str, arguments: Sequence[str], answers: Sequence[int] = ()) -> dict[str, Any]:
@@ -193,4 +193,4 @@ def _json(command: str, arguments: Sequence[str], answers: Sequence[int] = ()) -
     done = subprocess.run(call, capture_output=True, text=True, encoding="utf-8", check=False)
     if done.returncode == 0 or (done.returncode in answers and done.stdout.startswith("{")):
         return dict(json.loads(done.stdout))
-    raise error_of(done.stderr.strip(), done.returncode)
+    raise error_for(done.stderr.strip(), done.returncode)

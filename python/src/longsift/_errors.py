@@ -48,7 +48,7 @@ class CheckError(LongsiftError):
     """A check of the pipeline failed; the previous output stays (exit code 6)."""
 
 
-def error_of(message: str, exit_code: int, summary: Summary | None = None) -> LongsiftError:
+def error_for(message: str, exit_code: int, summary: Summary | None = None) -> LongsiftError:
     """Returns the error for an exit code. A command that was killed (negative exit code) can be retried."""
     kinds = {2: PipelineError, 3: DataError, 4: MachineError, 6: CheckError}
     kind = MachineError if exit_code < 0 or exit_code > 128 else kinds.get(exit_code, LongsiftError)

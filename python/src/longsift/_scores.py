@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def _opened(run_dir: str | os.PathLike[str]) -> tuple[Any, str, str]:
-    """File system of a run directory, its path there, and its address for messages."""
+    """Returns the file system of a run directory, its path there, and its address for messages."""
     from pyarrow import fs
 
     address = os.fspath(run_dir).rstrip("/")
@@ -20,7 +20,7 @@ def _opened(run_dir: str | os.PathLike[str]) -> tuple[Any, str, str]:
 
 
 def scores(run_dir: str | os.PathLike[str]) -> Dataset:
-    """Score tables of a run directory, one row per window in input order.
+    """Opens the score tables of a run directory, one row per window in input order.
 
     The dataset contains committed work units only, so it can be read during a run; the run directory may be in an
     object store. Raises `FileNotFoundError` if no unit is scored.
@@ -38,7 +38,7 @@ def scores(run_dir: str | os.PathLike[str]) -> Dataset:
 
 
 def kept(run_dir: str | os.PathLike[str]) -> Dataset:
-    """Samples that a finished run kept, in order: exactly the files in its manifest.
+    """Opens the samples that a finished run kept, in order: exactly the files in its manifest.
 
     The run directory may be in an object store. Raises `FileNotFoundError` if the run is not finished, `ValueError`
     if the output is not Parquet.

@@ -142,24 +142,24 @@ class Summary:
     exit_code: int
     error: str | None
     raw: Mapping[str, Any]
-    """Everything, as the command printed it."""
+    """The summary as JSON, with all fields."""
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Summary:
-        """Parses the command's last line; unknown fields of a newer command are only in `raw`."""
+        """Creates the summary from JSON. Unknown fields of a newer command are only in `raw`."""
         known = _known(cls, raw)
         for name, kind in (("table", Table), ("shard", Shard), ("devices", Devices)):
-            known[name] = None if raw.get(name) is None else _of(kind, raw[name])
-        known["drift"] = [_of(Drift, drift) for drift in raw.get("drift") or []]
+            known[name] = None if raw.get(name) is None else _parse(kind, raw[name])
+        known["drift"] = [_parse(Drift, drift) for drift in raw.get("drift") or []]
         known["guards"] = [_guard(guard) for guard in raw.get("guards") or []]
-        known["checks"] = [_of(Check, check) for check in raw.get("checks") or []]
+        known["checks"] = [_parse(Check, check) for check in raw.get("checks") or []]
         known["windows_not_measured"] = raw.get("windows_not_measured") or {}
         known["peak_memory_by_phase"] = raw.get("peak_memory_by_phase") or {}
         known["windows_not_sampled"] = raw.get("windows_not_sampled") or {}
         for name in ("windows_kept_not_measured", "drift_left_out"):
             known[name] = raw.get(name) or 0
         if known["devices"] is not None:
-            work = [_of(DeviceWork, device) for device in known["devices"].list or []]
+            work = [_parse(DeviceWork, device) for device in known["devices"].list or []]
             known["devices"] = dataclasses.replace(known["devices"], list=work)
         return cls(**{**known, "raw": raw})
 
@@ -172,10 +172,10 @@ def _known(kind: type[Any], raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _guard(raw: Mapping[str, Any]) -> Guard:
-    groups = [_of(GuardedGroup, {"missing": 0, **group}) for group in raw.get("groups") or []]
+    groups = [_parse(GuardedGroup, {"missing": 0, **group}) for group in raw.get("groups") or []]
     left_out = raw.get("groups_left_out") or 0
-    return dataclasses.replace(_of(Guard, {"missing": 0, **raw}), groups=groups, groups_left_out=left_out)
+    return dataclasses.replace(_parse(Guard, {"missing": 0, **raw}), groups=groups, groups_left_out=left_out)
 
 
-def _of(kind: type[_Type], raw: Mapping[str, Any]) -> _Type:
+def _parse(kind: type[_Type], raw: Mapping[str, Any]) -> _Type:
     return kind(**_known(kind, raw))

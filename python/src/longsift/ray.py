@@ -25,12 +25,12 @@ from longsift._errors import LongsiftError, MachineError
 from longsift._summary import Summary
 
 _TEMPORARY = 4
-# Exit codes that a retry does not change: a bug, the pipeline, the data.
+# Exit codes for which a retry cannot help: a bug, the pipeline, the data.
 _FINAL = (1, 2, 3)
 _ATTEMPTS = 5
 # Restarts by Ray of a shard whose worker or node was lost.
 _MAX_RETRIES = 10
-# Time for children of dead workers to notice that their shard is done.
+# Time that children of dead workers may take to detect that their shard is done.
 _CHILD_EXIT_SECONDS = 120.0
 # Time without a node that fits a shard before the run gives up: an autoscaler takes minutes to start one.
 _NODE_WAIT_SECONDS = float(os.environ.get("LONGSIFT_RAY_NODE_WAIT_SECONDS", "900"))
@@ -125,15 +125,15 @@ def _child(job: Job, flags: Sequence[str]) -> tuple[int, str]:
 
 
 def alive() -> list[dict[str, float]]:
-    """Resources of each node of the cluster."""
+    """Returns the resources of each node of the cluster."""
     import ray
 
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     return [node["Resources"] for node in nodes if node["Alive"]]
 
 
-def need_of(job: Job, phase: str, nodes: Sequence[Mapping[str, float]]) -> Need:
-    """Resources of a shard: the GPUs that the pipeline names, or one with `auto` if a node has any, and their share of
+def shard_need(job: Job, phase: str, nodes: Sequence[Mapping[str, float]]) -> Need:
+    """Returns the resources of a shard: the GPUs that the pipeline names, or one with `auto` if a node has any, and their share of
     the node's CPUs; without GPUs the CPUs of the smallest node, or one CPU before a node has started. `--threads`
     overrides the CPUs."""
     gpus = int(any(node.get("GPU", 0) >= 1 for node in nodes)) if job.gpus is None else job.gpus
@@ -145,23 +145,23 @@ def need_of(job: Job, phase: str, nodes: Sequence[Mapping[str, float]]) -> Need:
     return Need(job.threads or max(min(shares, default=1), 1), gpus, job.memory_bytes)
 
 
-def flags_of(job: Job, phase: str, need: Need, kernel: str | None) -> list[str]:
-    """Flags of every shard of a phase. All nodes run one kernel: the requested one, or without GPUs that of this
+def shard_flags(job: Job, phase: str, need: Need, kernel: str | None) -> list[str]:
+    """Returns the flags of every shard of a phase. All nodes run one kernel: the requested one, or without GPUs that of this
     machine's processor. `kernel`: that of the scores, if any."""
     if phase == "write":
-        more = scored_elsewhere(kernel)
+        more = flags_without_devices(kernel)
     else:
         more = pin(job.kernel or (None if need.gpus else job.processor_kernel))
     return [f"--phase={phase}", f"--threads={need.cpus}", *more]
 
 
-def scored_elsewhere(kernel: str | None) -> list[str]:
-    """Flags for a machine that does not measure: no devices, and the kernel of the scores."""
+def flags_without_devices(kernel: str | None) -> list[str]:
+    """Returns the flags for a machine that does not measure: no devices, and the kernel of the scores."""
     return ["--devices-elsewhere", *pin(kernel)]
 
 
 def pin(kernel: str | None) -> list[str]:
-    """Flag that selects the kernel, if any."""
+    """Returns the flag that selects the kernel, if any."""
     return [] if kernel is None else [f"--kernel={kernel}"]
 
 
@@ -171,7 +171,7 @@ def run_shards(job: Job, phase: str, kernel: str | None) -> Iterator[tuple[int, 
     import ray
 
     members = alive()
-    need = need_of(job, phase, members)
+    need = shard_need(job, phase, members)
     slots = sum(need.times_in(node) for node in members)
     # In the writing phase, every shard first selects for itself: one at a time.
     count = slots * (4 if phase == "score" else 1) or _SHARDS_WITHOUT_NODE
@@ -184,13 +184,13 @@ def run_shards(job: Job, phase: str, kernel: str | None) -> Iterator[tuple[int, 
         max_retries=_MAX_RETRIES,
         scheduling_strategy="SPREAD",
     )
-    flags = flags_of(job, phase, need, kernel)
+    flags = shard_flags(job, phase, need, kernel)
     waiting = [task.remote(job, [*flags, f"--shard={shard}/{shards}"], shard) for shard in range(shards)]
     nodes = NodeWait(job, need)
     try:
         while waiting:
             done, waiting = ray.wait(waiting, num_returns=1, timeout=5.0)
-            nodes.look()
+            nodes.check()
             for answer in ray.get(done):
                 yield shards, answer
                 if answer.exit_code in _FINAL:
@@ -202,24 +202,24 @@ def run_shards(job: Job, phase: str, kernel: str | None) -> Iterator[tuple[int, 
 
 
 class NodeWait:
-    """Reports that no node fits a shard, and gives up after a while."""
+    """Reports that a shard fits no node, and gives up after `_NODE_WAIT_SECONDS`."""
 
     def __init__(self, job: Job, need: Need) -> None:
         self.job, self.need = job, need
         self.since = time.monotonic()
-        self.said = False
+        self.reported = False
 
-    def look(self) -> None:
-        """Raises an error if no node has fitted for too long, or at once on a local cluster, which does not grow."""
+    def check(self) -> None:
+        """Raises an error if no node has been large enough for too long, or immediately on a local cluster, which does not grow."""
         if any(self.need.times_in(node) for node in alive()):
-            self.since, self.said = time.monotonic(), False
+            self.since, self.reported = time.monotonic(), False
             return
         limit = 0.0 if self.job.address is None else _NODE_WAIT_SECONDS
         if time.monotonic() - self.since >= limit:
             raise MachineError(f"no node of the cluster has {self.need}", _TEMPORARY)
-        if not self.said:
+        if not self.reported:
             log(self.job, f"no node of the cluster has {self.need} yet: waiting up to {limit:.0f} s for one")
-            self.said = True
+            self.reported = True
 
 
 def run_phase(job: Job, phase: str, kernel: str | None = None) -> tuple[int, str | None]:
@@ -273,7 +273,7 @@ def select(job: Job, summary_to: TextIO, kernel: str | None) -> int:
     """Selects, writes and commits on this machine; prints the command's summary line."""
     threads = [f"--threads={job.threads}"] if job.threads else []
     flags = ["--phase=select", f"--nothing-to-do-exit={job.nothing_to_do_exit}", *job.select_flags, *threads]
-    flags += scored_elsewhere(kernel)
+    flags += flags_without_devices(kernel)
     deadline = time.monotonic() + _CHILD_EXIT_SECONDS
     while True:
         child = subprocess.run(job.command(*flags), cwd=job.folder, stdout=subprocess.PIPE, text=True, check=False)
@@ -292,8 +292,8 @@ def log(job: Job, message: str) -> None:
         print(text, file=sys.stderr)
 
 
-def is_of_cluster(error: Exception) -> bool:
-    """Whether the cluster failed, not this program: Ray is unreachable, or lost a task that it cannot restart."""
+def is_cluster_failure(error: Exception) -> bool:
+    """Whether the cluster failed and not this program: Ray is unreachable, or lost a task that it cannot restart."""
     from ray.exceptions import RayError, RayTaskError
 
     if isinstance(error, RayTaskError):
@@ -304,7 +304,7 @@ def is_of_cluster(error: Exception) -> bool:
 
 
 def frames(error: Exception) -> list[TracebackType]:
-    """Stack of an error, innermost first."""
+    """Returns the stack of an error, outermost frame first."""
     found, frame = [], error.__traceback__
     while frame is not None:
         found.append(frame)
@@ -326,7 +326,7 @@ def main() -> int:
         print(f"error: {error}\nhint: run `pip install '.[ray]'` in a clone of longsift", file=sys.stderr)
         return 2
     except Exception as error:
-        if not is_of_cluster(error):
+        if not is_cluster_failure(error):
             raise
         print(f"error: the Ray cluster failed: {error}\nhint: run the same command to resume", file=sys.stderr)
         return _TEMPORARY

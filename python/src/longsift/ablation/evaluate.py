@@ -92,14 +92,14 @@ def task_accuracy(model: Any, heldout: HeldOut, device: torch.device) -> dict[st
     copy, recall, answers = task_windows(heldout)
     half = copy.shape[1] // 2
     found = {}
-    for name, ids, places in (("copy", copy, list(range(half + 2, 2 * half))), ("recall", recall, answers)):
+    for name, ids, positions in (("copy", copy, list(range(half + 2, 2 * half))), ("recall", recall, answers)):
         batch = _tensor(ids, device)
-        where = torch.tensor(places, device=device)
+        index = torch.tensor(positions, device=device)
         right = 0
         for window in batch.split(BATCH_WINDOWS):
-            logits = model.logits(model.hidden(window[:, :-1])[:, where - 1])
-            right += int((logits.argmax(-1) == window[:, where]).sum())
-        found[name] = right / (len(ids) * len(places))
+            logits = model.logits(model.hidden(window[:, :-1])[:, index - 1])
+            right += int((logits.argmax(-1) == window[:, index]).sum())
+        found[name] = right / (len(ids) * len(positions))
     return found
 
 

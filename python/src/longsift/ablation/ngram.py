@@ -40,8 +40,8 @@ class _Counts:
 
 def _lookup(keys: Numbers, values: Numbers, wanted: Numbers) -> Numbers:
     """Value of each wanted key; 0 if it is not found."""
-    places = np.searchsorted(keys, wanted).clip(max=keys.size - 1)
-    return np.where(keys[places] == wanted, values[places], 0)
+    indices = np.searchsorted(keys, wanted).clip(max=keys.size - 1)
+    return np.where(keys[indices] == wanted, values[indices], 0)
 
 
 class Trigram:

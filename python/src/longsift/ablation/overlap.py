@@ -49,9 +49,9 @@ class GramSet:
         return found
 
 
-def largest_shared(hits: npt.NDArray[np.bool_], stretch_tokens: int) -> float:
-    """Largest share of hits in any range of `stretch_tokens` tokens of a document."""
-    grams = min(stretch_tokens - GRAM_TOKENS + 1, hits.size)
+def largest_shared(hits: npt.NDArray[np.bool_], range_tokens: int) -> float:
+    """Largest share of hits in any range of `range_tokens` tokens of a document."""
+    grams = min(range_tokens - GRAM_TOKENS + 1, hits.size)
     if grams <= 0:
         return 0.0
     sums = np.concatenate([[0], np.cumsum(hits)])

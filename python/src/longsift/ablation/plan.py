@@ -67,7 +67,7 @@ class Plan:
         return np.asarray(counts / counts.sum())
 
     def identity(self, arm: str, seed: int) -> dict[str, Any]:
-        """All values on which the results of a run depend."""
+        """Returns all values on which the results of a run depend."""
         settings = dataclasses.asdict(self.settings)
         kept = ("tokens", "size", "batch_windows", "warmup_steps", "decay_share", "matrix_rate", "other_rate", "precision", "compile",
                 "near_tokens", "evaluate_tokens", "windows_per_document", "curve_windows_per_document")  # fmt: skip
@@ -208,7 +208,7 @@ def choose(heldout: Windows, per_document: int) -> HeldOut:
 
 
 def counted(plan: Plan) -> dict[str, Any]:
-    """Measures of the arms without training: the loss of a trigram, with a cache, and of trigrams of ten samples."""
+    """Computes measures of the arms that need no training: the loss of a trigram, with a cache, and of trigrams of ten samples."""
     heldout = choose(plan.heldout, plan.settings.windows_per_document)
     everything = np.ones((len(heldout.ids), plan.sequence_tokens - 1), dtype=np.bool_)
     resampler = Resampler(heldout.classes, 1, resamples=1)

@@ -262,8 +262,8 @@ def _curve(summary: Summary, name: str, figure: str) -> list[list[tuple[float, f
 
 def _octave_curve(summary: Summary, name: str) -> list[list[tuple[float, float]]]:
     """Loss by octave of position, a curve per finished seed."""
-    places = [float(np.log2((start + end) / 2)) for start, end in octaves(int(summary.plan["sequence_tokens"]))]
-    return [list(zip(places, one.evaluations[-1]["octaves"], strict=True)) for one in summary.finished[name].values()]
+    centres = [float(np.log2((start + end) / 2)) for start, end in octaves(int(summary.plan["sequence_tokens"]))]
+    return [list(zip(centres, one.evaluations[-1]["octaves"], strict=True)) for one in summary.finished[name].values()]
 
 
 def _chart(title: str, below: str, curves: Mapping[str, list[list[tuple[float, float]]]], marks: Mapping[str, float]) -> str:

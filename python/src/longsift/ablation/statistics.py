@@ -54,7 +54,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class DocumentFigures:
-    """Sums and token counts of one figure: a row per seed, a column per document."""
+    """Sums and token counts of one measure: a row per seed, a column per document."""
 
     sums: Floats
     counts: Floats
@@ -134,7 +134,7 @@ class ArmFigures:
 
 
 def entry_problems(intervals: Mapping[str, Interval], trigram_loss: float) -> list[str]:
-    """Reasons for which an arm does not meet the entry condition; empty if it does."""
+    """Returns the reasons why an arm does not meet the entry condition; empty if it does."""
     loss, gain, retrieval = intervals["loss"], intervals["long_gain"], intervals["retrieval_gain"]
     problems = []
     if not loss.value < trigram_loss:
@@ -148,7 +148,7 @@ def entry_problems(intervals: Mapping[str, Interval], trigram_loss: float) -> li
 
 @dataclass(frozen=True)
 class Difference:
-    """The first arm minus the second in one figure."""
+    """The first arm minus the second in one measure."""
 
     figure: str
     interval: Interval
@@ -168,7 +168,7 @@ def difference(figure: str, first: ArmFigures, second: ArmFigures, resampler: Re
 
 
 def verdict(differences: Sequence[Difference], entry: Mapping[str, Sequence[str]], seeds: int) -> str:
-    """Verdict on a pair of arms after all runs are finished. `entry`: by arm, the reasons for which it does not meet the entry condition."""
+    """Returns the verdict on a pair of arms after all runs are finished. `entry`: by arm, the reasons why it does not meet the entry condition."""
     missing = [name for name, problems in entry.items() if problems]
     if missing:
         return f"without a verdict: too small to compare ({', '.join(missing)})"
@@ -181,7 +181,7 @@ def verdict(differences: Sequence[Difference], entry: Mapping[str, Sequence[str]
 
 
 def restrict(figures: ArmFigures, documents: npt.NDArray[np.bool_]) -> ArmFigures:
-    """The figures of some of the documents."""
+    """Returns the measures of some of the documents."""
     chosen = {
         name: DocumentFigures(one.sums[:, documents], one.counts[:, documents]) for name, one in figures.figures.items()
     }

@@ -1,4 +1,4 @@
-"""Trains one arm with one seed, evaluates on the way and resumes where it was stopped."""
+"""Trains one arm with one seed, evaluates at intervals and resumes from the last checkpoint."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def train(plan: Plan, arm: str, seed: int, stop: Callable[[], bool], progress: C
             last = step == plan.steps
             record = evaluate(model, final if last else on_the_way, settings.near_tokens, device)
             if not last:
-                del record["documents"]  # only intervals need them
+                del record["documents"]  # only the last evaluation has intervals
             saved_at = time.monotonic()
             evaluation_seconds += saved_at - clock
             clock = saved_at
