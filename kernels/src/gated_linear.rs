@@ -601,7 +601,7 @@ mod tests {
         let exact =
             |numbers: &[f32]| -> Vec<f64> { numbers.iter().copied().map(f64::from).collect() };
         let [queries, keys, values, log_decays] =
-            [&case.queries, &case.keys, &case.values, &case.log_decays].map(|of| exact(of));
+            [&case.queries, &case.keys, &case.values, &case.log_decays].map(|data| exact(data));
         reference_gated_linear(&case.shape, &queries, &keys, &values, &log_decays)
     }
 

@@ -235,10 +235,10 @@ mod tests {
             let mut together = [0.0; 128];
             window.queries_of_heads(0..2, 1..3, 3, &mut together);
             for (at, of_head) in together.chunks_exact(32).enumerate() {
-                let mut alone = [0.0; 32];
+                let mut single = [0.0; 32];
                 let position = 1 + at / 2;
-                window.queries(at % 2, position..position + 1, &mut alone);
-                assert_eq!(of_head, alone, "{style:?} {pairs} {at}");
+                window.queries(at % 2, position..position + 1, &mut single);
+                assert_eq!(of_head, single, "{style:?} {pairs} {at}");
             }
         }
     }

@@ -83,7 +83,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn rows_come_back_within_half_a_unit_and_no_product_leaves_32_bits(
+        fn rows_round_trip_within_half_a_unit_and_products_fit_32_bits(
             row in proptest::collection::vec(-1.0_f32..1.0, 1..300),
             power in -120_i32..114, outlier in proptest::option::of(0_usize..300),
         ) {

@@ -52,7 +52,7 @@ fn distances() -> impl Strategy<Value = usize> {
 }
 
 #[derive(Debug, Clone)]
-#[expect(clippy::struct_excessive_bools, reason = "each hook is on or off by itself")]
+#[expect(clippy::struct_excessive_bools, reason = "the hooks are independent")]
 struct Hooks {
     softcap: Option<f32>,
     alibi: bool,
@@ -203,7 +203,7 @@ fn a_window_has_the_same_bits_on_every_machine() {
             _ if matches!(kernel, Kernel::Avx2F32 | Kernel::NeonF32) => F32_BITS,
             _ => continue,
         };
-        let hint = "raise STATISTICS_VERSION: sums of runs before are not those of runs after";
+        let hint = "raise STATISTICS_VERSION: sums differ from those of this version";
         assert_eq!((STATISTICS_VERSION, digests(kernel)), (5, want), "{}: {hint}", kernel.name());
     }
 }
@@ -326,16 +326,16 @@ proptest! {
             reference_by_row(&shape, &rules, distance, &Stored::from_source(&rounded, &shape))
         });
         let weighted = |rows: &[Vec<f64>]| -> Vec<f64> {
-            let of = |row: &Vec<f64>| {
+            let weighted_sum = |row: &Vec<f64>| {
                 let pairs = sample.positions.iter().zip(&sample.weights);
                 pairs.map(|(position, weight)| weight * row[*position]).sum()
             };
-            rows.iter().map(of).collect()
+            rows.iter().map(weighted_sum).collect()
         };
         let by_row = |rows: &[Vec<f64>]| -> Vec<f64> {
             let groups = rows.chunks(shape.group()).flat_map(|heads| {
-                let of = |row: &usize| heads.iter().map(|head| head[*row]).sum::<f64>();
-                sample.positions.iter().map(of).collect::<Vec<f64>>()
+                let sum = |row: &usize| heads.iter().map(|head| head[*row]).sum::<f64>();
+                sample.positions.iter().map(sum).collect::<Vec<f64>>()
             });
             groups.collect()
         };

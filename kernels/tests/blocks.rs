@@ -165,7 +165,7 @@ proptest! {
         let weights = positions.iter().map(|row| 1.0 + (row % 3) as f64).collect();
         let sample = (!positions.is_empty()).then_some(RowSample { positions, weights });
         let weight = |row: usize| sample.as_ref().map_or(1.0, |sample| {
-            sample.positions.binary_search(&row).map_or(0.0, |place| sample.weights[place])
+            sample.positions.binary_search(&row).map_or(0.0, |index| sample.weights[index])
         });
         let mut references = HashMap::new();
         for kernel in supported() {

@@ -29,7 +29,7 @@ fn error(numbers: ElementType, head_dim: usize) -> f64 {
 }
 
 #[test]
-fn rounding_costs_what_it_must_and_no_more() {
+fn rounding_errors_have_the_expected_size() {
     for (head_dim, seed) in [(64, 1), (128, 2), (128, 3), (256, 4)] {
         let shape = AttentionShape { tokens: 700, query_heads: 4, key_heads: 2, head_dim };
         let source = Random { head_dim, seed, spread: SPREAD as f32 };

@@ -170,16 +170,16 @@ fn any_number_of_threads_packs_the_same_keys_and_values() {
     let shape = AttentionShape { tokens: 700, query_heads: 4, key_heads: 2, head_dim: 24 };
     let window = Window::new(shape, LogitRules::causal(24));
     for kernel in float_kernels() {
-        let of = |threads| {
+        let attended_on = |threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             pool.install(|| bits(&window.attended(&window.packed(kernel), 96)))
         };
-        assert_eq!(of(1), of(5), "{}", kernel.name());
+        assert_eq!(attended_on(1), attended_on(5), "{}", kernel.name());
     }
 }
 
 #[test]
-fn a_value_that_is_no_number_reaches_every_row_that_sees_it() {
+fn a_nan_value_reaches_every_row_that_sees_it() {
     let shape = AttentionShape { tokens: 400, query_heads: 1, key_heads: 1, head_dim: 8 };
     let mut window = Window::new(shape, LogitRules::causal(8));
     window.values[20 * 8] = f32::NAN;

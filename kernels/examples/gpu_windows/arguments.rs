@@ -75,7 +75,8 @@ fn number<T: std::str::FromStr>(name: &str, text: &str) -> Result<T, String> {
 
 fn kernel(name: &str) -> Result<Kernel, String> {
     Kernel::from_name(name).filter(|kernel| kernel.is_cuda()).ok_or_else(|| {
-        let names = Kernel::ALL.iter().filter(|kernel| kernel.is_cuda()).map(|of| of.name());
+        let names =
+            Kernel::ALL.iter().filter(|kernel| kernel.is_cuda()).map(|kernel| kernel.name());
         format!(
             "`{name}` is not a GPU kernel; expected one of {}",
             names.collect::<Vec<_>>().join(", ")

@@ -73,7 +73,8 @@ impl Line {
 
     pub(super) fn json(&self, limits: Option<&Limits>) -> String {
         let number = |value: Option<f64>| {
-            value.filter(|value| value.is_finite()).map_or("null".to_owned(), |of| of.to_string())
+            let finite = value.filter(|value| value.is_finite());
+            finite.map_or("null".to_owned(), |value| value.to_string())
         };
         let shares = limits.map(|limits| self.shares(limits));
         format!(

@@ -188,7 +188,7 @@ impl<'a> Windows<'a> {
             }
             Ok(device)
         };
-        let beside = arguments.beside.filter(|&of| of != kernel).map(device).transpose()?;
+        let beside = arguments.beside.filter(|&other| other != kernel).map(device).transpose()?;
         let device = device(kernel)?;
         Ok(Self { geometry, arguments, device, beside, table, next: 0, rate: 0.0 })
     }
@@ -291,7 +291,7 @@ fn compared(got: &HeadSums, want: &HeadSums, tokens: usize) -> Result<f64, Ended
     let pairs = got.far_mass.iter().zip(&want.far_mass);
     let worst = pairs
         .map(|(got, want)| ((got - want) / want).abs())
-        .map(|of| if of.is_nan() { f64::INFINITY } else { of })
+        .map(|difference| if difference.is_nan() { f64::INFINITY } else { difference })
         .fold(0.0, f64::max);
     if worst <= SAME_SUMS {
         return Ok(worst);

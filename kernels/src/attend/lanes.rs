@@ -295,7 +295,9 @@ impl Masks {
     /// Returns the lanes of `column..column + width` that see a key, counted from `column`.
     #[inline(always)]
     fn lanes(&self, key: usize, column: usize, width: usize) -> Range<usize> {
-        let below = |of: &[usize; MAX_LANES]| of[..self.lanes].partition_point(|at| *at <= key);
+        let below = |bounds: &[usize; MAX_LANES]| {
+            bounds[..self.lanes].partition_point(|bound| *bound <= key)
+        };
         let (from, to) = (below(&self.ends), below(&self.starts));
         let within = |lane: usize| lane.clamp(column, column + width) - column;
         within(from)..within(to.max(from))

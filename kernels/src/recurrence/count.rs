@@ -118,7 +118,7 @@ impl RecurrenceCounts {
         // Recurring tokens by bin, then by whether they are copied and whether they are among the first of their run.
         let mut cells = [[0_u64; 4]; 33];
         let mut links = [0_u32; CHUNKS as usize];
-        let mut copied_alone = 0;
+        let mut copied_only = 0;
         let count = |bits: u64| u64::from(bits.count_ones());
         for (word, distances) in scan.distances_in_words().iter().enumerate().skip(first / WORD) {
             let scored = bits::mask_from(first, word);
@@ -129,7 +129,7 @@ impl RecurrenceCounts {
             let far = recurring & bits::at_least(distances, self.min_distance as usize);
             let near = recurring & !bits::at_least(distances, self.copy_distance as usize);
             self.copied += count(copied);
-            copied_alone += count(copied & !recurring);
+            copied_only += count(copied & !recurring);
             self.far += count(far & !copied);
             self.far_with_copies += count(far);
             self.far_first4 += count(far & early);
@@ -147,14 +147,14 @@ impl RecurrenceCounts {
         }
         self.linked_pairs = links.iter().map(|earlier| u64::from(earlier.count_ones())).sum();
         let once = self.scored - cells.iter().flatten().sum::<u64>();
-        let bins = |recur_not: u64, count: fn(&[u64; 4]) -> u64| {
+        let bins = |not_recurring: u64, count: fn(&[u64; 4]) -> u64| {
             let number = 1 + u64::BITS - self.tokens.saturating_sub(1).leading_zeros();
             let recurring = cells[1..number as usize].iter().map(count);
-            std::iter::once(recur_not).chain(recurring).collect()
+            std::iter::once(not_recurring).chain(recurring).collect()
         };
         self.bins = bins(once, |cell| cell.iter().sum());
         self.bins_new =
-            bins(once - copied_alone, |[new_later, new_first, ..]| new_later + new_first);
+            bins(once - copied_only, |[new_later, new_first, ..]| new_later + new_first);
         self.bins_first4 = bins(once, |[_, new_first, _, copied_first]| new_first + copied_first);
     }
 

@@ -9,7 +9,7 @@ pub(super) const COPIED_GRAM: usize = 8;
 /// Consecutive 8-grams that form a repeated passage: 16 tokens.
 const MIN_GRAMS: usize = 9;
 /// Tokens of the shortest repeated passage.
-const MIN_STRETCH: usize = MIN_GRAMS + COPIED_GRAM - 1;
+const MIN_PASSAGE: usize = MIN_GRAMS + COPIED_GRAM - 1;
 /// Odd multiplier of an id: the top bits of the product select a slot.
 const MULTIPLIER: u32 = 0x9e37_79b1;
 
@@ -58,7 +58,7 @@ impl RepeatedTokens {
     #[inline(always)]
     pub(super) fn add(&mut self, grams: u64) {
         let ends = bits::nth_of_run::<MIN_GRAMS>(self.grams, grams);
-        let [before, own] = bits::extended_back::<MIN_STRETCH>(ends);
+        let [before, own] = bits::extended_back::<MIN_PASSAGE>(ends);
         self.tokens += u64::from((self.covered | before).count_ones());
         (self.grams, self.covered) = (grams, own);
     }
@@ -245,11 +245,11 @@ impl<I: Index> Positions<'_, I> {
         let mut hits = 0;
         for &last in lasts {
             let mut positions: [u32; N] = [last.into(); N];
-            for place in 1..N {
-                positions[place] = self.previous[positions[place - 1] as usize].into();
+            for index in 1..N {
+                positions[index] = self.previous[positions[index - 1] as usize].into();
             }
-            for (place, later) in positions.iter().enumerate() {
-                for earlier in &positions[place + 1..] {
+            for (index, later) in positions.iter().enumerate() {
+                for earlier in &positions[index + 1..] {
                     let beyond_nearest = (later - earlier).wrapping_sub(nearest);
                     hits += u64::from(beyond_nearest < beyond - nearest);
                 }

@@ -125,8 +125,8 @@ fn reference(
         row_far_square: vec![0.0; shape.key_heads * sampled],
     };
     reference_rows(shape, rules, source, |head, row, probabilities| {
-        let place = |sample: &RowSample| sample.positions.binary_search(&row).ok();
-        let Some(index) = sample.map_or(Some(row), place) else { return };
+        let index = |sample: &RowSample| sample.positions.binary_search(&row).ok();
+        let Some(index) = sample.map_or(Some(row), index) else { return };
         let weight = sample.map_or(1.0, |sample| sample.weights[index]);
         let key_head = head / shape.group();
         for (key, &p) in probabilities[..=row].iter().enumerate() {

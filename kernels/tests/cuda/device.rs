@@ -1,5 +1,5 @@
 //! The shared cases on every GPU of this machine, for each supported kernel.
-#![expect(clippy::print_stdout, reason = "what is checked is printed")]
+#![expect(clippy::print_stdout, reason = "the tests print the compared values")]
 
 use std::path::PathBuf;
 
@@ -68,12 +68,12 @@ fn every_launch_gives_the_same_bits() {
 fn threads_that_share_a_gpu_do_not_disturb_each_other() {
     on_each_gpu(|device| {
         let case = Case::new(3000, (4, 2), 128, 750);
-        let alone = case.measure(&device, 0..2).expect("it fits");
+        let expected = case.measure(&device, 0..2).expect("it fits");
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..5 {
-                        assert_eq!(case.measure(&device, 0..2).expect("it fits"), alone);
+                        assert_eq!(case.measure(&device, 0..2).expect("it fits"), expected);
                     }
                 });
             }

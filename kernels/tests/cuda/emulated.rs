@@ -55,12 +55,12 @@ macro_rules! for_each_kernel {
                 let sums = Mode::ALL.map(|mode| {
                     case.measure(&device(Kernel::$kernel, mode), 0..1).expect("it fits")
                 });
-                assert!(sums.iter().all(|of| *of == sums[0]));
+                assert!(sums.iter().all(|other| *other == sums[0]));
             }
 
             #[test]
             #[cfg_attr(not(longsift_cxx), ignore = "needs a C++ compiler")]
-            fn heads_tails_and_nan() {
+            fn grouping_and_tails_change_no_bit_and_nan_shows_in_sums() {
                 for mode in [Mode(0), Mode(3)] {
                     let device = device(Kernel::$kernel, mode);
                     cases::heads_in_any_grouping_give_the_same_bits(&device);
@@ -197,13 +197,13 @@ fn after_the_first_window_of_a_size_nothing_is_allocated() {
 fn concurrent_windows_have_separate_memory() {
     let device = device(Kernel::CudaV1Bf16, Mode(0));
     let cases = [Case::new(200, (2, 1), 64, 50), Case::new(150, (2, 1), 64, 33)];
-    let alone = cases.clone().map(|case| case.measure(&device, 0..1).expect("it fits"));
+    let expected = cases.clone().map(|case| case.measure(&device, 0..1).expect("it fits"));
     std::thread::scope(|scope| {
-        for (case, alone) in cases.iter().zip(&alone) {
+        for (case, expected) in cases.iter().zip(&expected) {
             let device = &device;
             scope.spawn(move || {
                 for _ in 0..4 {
-                    assert_eq!(case.measure(device, 0..1).expect("it fits"), *alone);
+                    assert_eq!(case.measure(device, 0..1).expect("it fits"), *expected);
                 }
             });
         }
@@ -230,9 +230,9 @@ fn unsupported_windows_have_a_reason() {
     let empty =
         Case::new(0, (2, 1), 64, 1).measure(&device, 0..1).expect("an empty request succeeds");
     assert_eq!((empty.far_mass, empty.histograms), (vec![0.0; 2], vec![0.0]));
-    let none =
+    let no_heads =
         Case::new(100, (2, 1), 64, 10).measure(&device, 1..1).expect("an empty request succeeds");
-    assert!(none.far_mass.is_empty());
+    assert!(no_heads.far_mass.is_empty());
     let (table, mut ids) = cases::random_table();
     let mut device = CudaDevice::new(Emulated::new(library, Mode(0)), Kernel::CudaV1Bf16);
     device.load_table(TableView::F32(&table), 288).expect("memory suffices");

@@ -34,8 +34,8 @@ unsigned char* shared_memory();
 [[noreturn]] void fail(const char* reason);
 
 // Synchronizes all 32 lanes; the last one to arrive calls `work` on the `mine` of lanes 0..32.
-void meet_warp(void* mine, void (*work)(void* const* lanes));
-void meet_block();
+void synchronize_warp(void* mine, void (*work)(void* const* lanes));
+void synchronize_block();
 
 void copy_async(void* shared, const void* global, bool valid);
 void commit_copies();
@@ -99,7 +99,7 @@ DEVICE float exp2_approximate(float x) {
 
 DEVICE bool any_lane(bool condition) {
     struct Vote { bool mine, any; } vote = {condition, false};
-    emulation::meet_warp(&vote, [](void* const* lanes) {
+    emulation::synchronize_warp(&vote, [](void* const* lanes) {
         bool any = false;
         for (int lane = 0; lane < WARP; lane++) any |= static_cast<Vote*>(lanes[lane])->mine;
         for (int lane = 0; lane < WARP; lane++) static_cast<Vote*>(lanes[lane])->any = any;
@@ -109,19 +109,19 @@ DEVICE bool any_lane(bool condition) {
 
 template <class T> MEMBER T shuffle_xor(T value, int distance) {
     struct Shuffle { T mine, other; int distance; } shuffle = {value, T(0), distance};
-    emulation::meet_warp(&shuffle, [](void* const* lanes) {
+    emulation::synchronize_warp(&shuffle, [](void* const* lanes) {
         for (int lane = 0; lane < WARP; lane++) {
-            auto* of = static_cast<Shuffle*>(lanes[lane]);
-            of->other = static_cast<Shuffle*>(lanes[lane ^ of->distance])->mine;
+            auto* own = static_cast<Shuffle*>(lanes[lane]);
+            own->other = static_cast<Shuffle*>(lanes[lane ^ own->distance])->mine;
         }
     });
     return shuffle.other;
 }
 
-DEVICE void synchronize_block() { emulation::meet_block(); }
+DEVICE void synchronize_block() { emulation::synchronize_block(); }
 DEVICE void synchronize_warp() {
     int nothing;
-    emulation::meet_warp(&nothing, [](void* const*) {});
+    emulation::synchronize_warp(&nothing, [](void* const*) {});
 }
 DEVICE uint32_t shared_address(const void* pointer) { return emulation::shared_address(pointer); }
 
@@ -133,11 +133,11 @@ template <int PENDING> MEMBER void wait_copies() { emulation::wait_copies(PENDIN
 DEVICE void load_matrices(uint32_t (&parts)[4], const void* row) {
     struct Load { const unsigned char* row; uint32_t* parts; } load = {static_cast<const unsigned char*>(row), parts};
     if (shared_address(row) % 16) emulation::fail("a matrix row is not aligned to 16 bytes");
-    emulation::meet_warp(&load, [](void* const* lanes) {
+    emulation::synchronize_warp(&load, [](void* const* lanes) {
         for (int lane = 0; lane < WARP; lane++)
             for (int matrix = 0; matrix < 4; matrix++) {
-                const unsigned char* of = static_cast<Load*>(lanes[matrix * 8 + lane / 4])->row;
-                std::memcpy(static_cast<Load*>(lanes[lane])->parts + matrix, of + lane % 4 * 4, 4);
+                const unsigned char* source = static_cast<Load*>(lanes[matrix * 8 + lane / 4])->row;
+                std::memcpy(static_cast<Load*>(lanes[lane])->parts + matrix, source + lane % 4 * 4, 4);
             }
     });
 }
@@ -148,17 +148,17 @@ DEVICE void load_matrices(uint32_t (&parts)[4], const void* row) {
 template <class T>
 MEMBER void multiply_add(float& c0, float& c1, float& c2, float& c3, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     struct Product { const uint32_t* a; uint32_t b[2]; float* c[4]; } product = {a, {b0, b1}, {&c0, &c1, &c2, &c3}};
-    emulation::meet_warp(&product, [](void* const* lanes) {
+    emulation::synchronize_warp(&product, [](void* const* lanes) {
         float rows[16][16], columns[8][16];
         auto number = [](uint32_t pair, int which) { return widen(T{uint16_t(pair >> 16 * which)}); };
         for (int lane = 0; lane < WARP; lane++) {
-            auto* of = static_cast<Product*>(lanes[lane]);
+            auto* own = static_cast<Product*>(lanes[lane]);
             for (int i = 0; i < 4; i++)
                 for (int which = 0; which < 2; which++)
-                    rows[lane / 4 + i % 2 * 8][lane % 4 * 2 + i / 2 * 8 + which] = number(of->a[i], which);
+                    rows[lane / 4 + i % 2 * 8][lane % 4 * 2 + i / 2 * 8 + which] = number(own->a[i], which);
             for (int i = 0; i < 2; i++)
                 for (int which = 0; which < 2; which++)
-                    columns[lane / 4][lane % 4 * 2 + i * 8 + which] = number(of->b[i], which);
+                    columns[lane / 4][lane % 4 * 2 + i * 8 + which] = number(own->b[i], which);
         }
         for (int lane = 0; lane < WARP; lane++)
             for (int i = 0; i < 4; i++) {

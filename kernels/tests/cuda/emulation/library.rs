@@ -47,7 +47,7 @@ fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).expect("the folder is part of the repository");
     let mut files: Vec<PathBuf> =
         entries.map(|entry| entry.expect("a folder can be read").path()).collect();
-    files.retain(|file| file.extension().is_some_and(|of| of == extension));
+    files.retain(|file| file.extension().is_some_and(|other| other == extension));
     files.sort();
     files
 }

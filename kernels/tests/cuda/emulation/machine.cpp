@@ -24,16 +24,16 @@ struct Fiber {
     ucontext_t start;
     jmp_buf at;
     bool done = true;
-    bool stuck = false;                            // waits for more than its warp
+    bool stuck = false;                            // waits for other warps
     std::vector<std::vector<Copy>> copies;         // committed groups
     std::vector<Copy> open_copies;
     std::vector<std::vector<GroupProduct>> products;
     std::vector<GroupProduct> open_products;
 };
 
-struct Meeting { unsigned arrived = 0, generation = 0; void* lanes[128]; };
+struct SyncPoint { unsigned arrived = 0, generation = 0; void* lanes[128]; };
 
-// A tensor map of the emulation, where the driver's is opaque: what the test's driver writes.
+// A tensor map of the emulation (CUDA's is opaque). `driver.rs` writes it.
 struct EmulatedMap { uint64_t base, numbers, rows, heads; };
 
 struct BoxCopy { unsigned char* to; EmulatedMap map; int number, row, head; uint64_t* barrier; };
@@ -48,16 +48,16 @@ struct Machine {
     std::vector<unsigned char> memory;
     unsigned char* shared = nullptr;
     size_t shared_bytes = 0;
-    std::vector<Meeting> warps, groups;
-    Meeting whole;
+    std::vector<SyncPoint> warps, groups;
+    SyncPoint whole;
     std::vector<BoxCopy> boxes;
     struct { float rows[64][16], columns[128][16]; } product;
     uint64_t seen_by_warps = 0, seen_by_lanes = 0; // progress at the last switch
     unsigned idle = 0, turns = 0;                  // switches since then
-    uint64_t progress = 0;                         // rises whenever something happens that someone may wait for
+    uint64_t progress = 0;                         // counts the events that a fiber may wait for
 };
 
-// Each test thread has a machine of its own; the pointer alone is found fast.
+// Each test thread has its own machine, behind a pointer: static thread-local storage is fast but small.
 __attribute__((tls_model("initial-exec"))) thread_local Machine* machine_of_thread = nullptr;
 
 Machine& machine() { return *machine_of_thread; }
@@ -70,7 +70,7 @@ unsigned alive_in(unsigned warp) {
     return alive;
 }
 
-// Something happened that lanes of other warps may wait for.
+// Records an event that lanes of other warps may wait for.
 void wake_all() {
     machine().progress++;
     for (unsigned thread = 0; thread < machine().threads; thread++) machine().fibers[thread]->stuck = false;
@@ -93,40 +93,40 @@ void go_to(unsigned thread) {
     idle = machine().progress == machine().seen_by_warps ? idle + 1 : 0;
     machine().seen_by_warps = machine().progress;
     unsigned warps = machine().threads / WARP;
-    if (idle > 4 * warps + 8) fail("all threads of a block wait: a barrier that not everyone reaches");
+    if (idle > 4 * warps + 8) fail("all threads of a block wait: not all of them reach a barrier");
     for (unsigned step = 1; step <= warps; step++) {
         unsigned next = (warp + (machine().backwards ? warps - step : step)) % warps;
         if (alive_in(next) == 0) continue;
-        for (unsigned of = 0; of < WARP; of++) machine().fibers[next * WARP + of]->stuck = false;
-        for (unsigned of = 0; of < WARP; of++)
-            if (!machine().fibers[next * WARP + of]->done) go_to(next * WARP + of);
+        for (unsigned lane = 0; lane < WARP; lane++) machine().fibers[next * WARP + lane]->stuck = false;
+        for (unsigned lane = 0; lane < WARP; lane++)
+            if (!machine().fibers[next * WARP + lane]->done) go_to(next * WARP + lane);
     }
     setcontext(&machine().outside);
     abort();
 }
 
-// Lets others run; `beyond` says that no lane of this warp can end the wait.
-void wait_a_while(bool beyond) {
+// Runs other fibers. With `other_warps`, no lane of this warp can end the wait.
+void yield(bool other_warps) {
     unsigned& turns = machine().turns;
     turns = machine().progress == machine().seen_by_lanes ? turns + 1 : 0;
     machine().seen_by_lanes = machine().progress;
     Fiber& own = fiber();
-    // Lanes that wait for a lane of their warp that waits for other warps let those run, too.
-    own.stuck = beyond || turns > 4 * WARP;
+    // If a lane waits for one of its own warp that waits for another warp, the other warp must run.
+    own.stuck = other_warps || turns > 4 * WARP;
     if (_setjmp(own.at) == 0) switch_away();
 }
 
-void meet(Meeting& meeting, unsigned members, unsigned place, void* mine, void (*work)(Meeting&)) {
-    meeting.lanes[place] = mine;
-    if (++meeting.arrived == members) {
-        if (work) work(meeting);
-        meeting.arrived = 0;
-        meeting.generation++;
+void synchronize(SyncPoint& point, unsigned members, unsigned slot, void* mine, void (*work)(SyncPoint&)) {
+    point.lanes[slot] = mine;
+    if (++point.arrived == members) {
+        if (work) work(point);
+        point.arrived = 0;
+        point.generation++;
         wake_all();
         return;
     }
-    unsigned generation = meeting.generation;
-    while (meeting.generation == generation) wait_a_while(true);
+    unsigned generation = point.generation;
+    while (point.generation == generation) yield(true);
 }
 
 void run_fiber() {
@@ -167,7 +167,7 @@ void check_shared(const void* pointer, size_t bytes, size_t alignment) {
     if (offset % alignment) fail("a misaligned access to shared memory");
 }
 
-// The 128-byte swizzle: bits 4 to 6 of an address are turned by bits 7 to 9.
+// The 128-byte swizzle: bits 4 to 6 of an address are XORed with bits 7 to 9.
 size_t swizzled(size_t address) { return address ^ (address >> 7 & 7) << 4; }
 
 void do_box(const BoxCopy& copy) {
@@ -186,14 +186,14 @@ void do_box(const BoxCopy& copy) {
     word.set(word.expected(), word.pending(), word.phase(), word.bytes() - NUMBERS * ROWS * 2);
 }
 
-// Where a descriptor says that the eight 2-byte numbers of 16 bytes lie.
+// The offset in shared memory of a number of the matrix that `descriptor` points to.
 size_t described(uint64_t descriptor, int row, int number) {
     size_t start = (descriptor & 0x3FFF) << 4, stride = (descriptor >> 32 & 0x3FFF) << 4;
-    if (descriptor >> 62 != 1) fail("the emulation knows the 128-byte swizzle alone");
+    if (descriptor >> 62 != 1) fail("only the 128-byte swizzle is emulated");
     return swizzled(start + row / 8 * stride + row % 8 * 128 + number * 2);
 }
 
-void do_group_product(Meeting& group, size_t number) {
+void do_group_product(SyncPoint& group, size_t number) {
     auto& [rows, columns] = machine().product;
     auto product = [&](int thread) -> GroupProduct& { return static_cast<Fiber*>(group.lanes[thread])->products.front()[number]; };
     GroupProduct& first = product(0);
@@ -223,7 +223,7 @@ void do_group_product(Meeting& group, size_t number) {
     }
 }
 
-void do_oldest_products(Meeting& group) {
+void do_oldest_products(SyncPoint& group) {
     size_t count = static_cast<Fiber*>(group.lanes[0])->products.front().size();
     for (size_t number = 0; number < count; number++) do_group_product(group, number);
     for (int thread = 0; thread < 128; thread++) {
@@ -232,9 +232,9 @@ void do_oldest_products(Meeting& group) {
     }
 }
 
-void meet_group(void (*work)(Meeting&)) {
+void synchronize_group(void (*work)(SyncPoint&)) {
     unsigned group = machine().current / 128;
-    meet(machine().groups[group], 128, machine().current % 128, &fiber(), work);
+    synchronize(machine().groups[group], 128, machine().current % 128, &fiber(), work);
 }
 
 } // namespace
@@ -250,23 +250,23 @@ void fail(const char* reason) {
     std::abort();
 }
 
-void meet_warp(void* mine, void (*work)(void* const* lanes)) {
-    Meeting& meeting = machine().warps[machine().current / WARP];
-    meeting.lanes[machine().current % WARP] = mine;
-    if (++meeting.arrived == WARP) {
-        work(meeting.lanes);
-        meeting.arrived = 0;
-        meeting.generation++;
+void synchronize_warp(void* mine, void (*work)(void* const* lanes)) {
+    SyncPoint& point = machine().warps[machine().current / WARP];
+    point.lanes[machine().current % WARP] = mine;
+    if (++point.arrived == WARP) {
+        work(point.lanes);
+        point.arrived = 0;
+        point.generation++;
         machine().progress++;
         return;
     }
-    unsigned generation = meeting.generation;
-    while (meeting.generation == generation) wait_a_while(false);
+    unsigned generation = point.generation;
+    while (point.generation == generation) yield(false);
 }
 
-void meet_block() {
-    // Place 0 for all: nothing is exchanged.
-    meet(machine().whole, machine().threads, 0, nullptr, nullptr);
+void synchronize_block() {
+    // All use slot 0, because nothing is exchanged.
+    synchronize(machine().whole, machine().threads, 0, nullptr, nullptr);
 }
 
 void copy_async(void* shared, const void* global, bool valid) {
@@ -308,7 +308,7 @@ void barrier_wait(uint64_t* barrier, uint32_t parity) {
             machine().boxes.erase(machine().boxes.begin());
             do_box(copy);
         } else {
-            wait_a_while(true);
+            yield(true);
         }
     }
 }
@@ -331,11 +331,11 @@ void group_multiply(float* x, uint64_t rows, uint64_t columns, bool add) {
 void group_multiply_commit() {
     fiber().products.push_back(std::move(fiber().open_products));
     fiber().open_products.clear();
-    if (!machine().late) meet_group(do_oldest_products);
+    if (!machine().late) synchronize_group(do_oldest_products);
 }
 
 void group_multiply_wait(int pending) {
-    while (fiber().products.size() > size_t(pending)) meet_group(do_oldest_products);
+    while (fiber().products.size() > size_t(pending)) synchronize_group(do_oldest_products);
 }
 
 } // namespace emulation
@@ -377,7 +377,7 @@ extern "C" void emulate_launch(void (*kernel)(const void*), unsigned blocks, uns
             swapcontext(&machine().outside, &own.start);
         }
         machine().current = machine().backwards ? threads - WARP : 0;
-        // Comes back here when the last thread is done.
+        // Execution continues here when the last thread is done.
         volatile bool started = false;
         getcontext(&machine().outside);
         if (!started) {
