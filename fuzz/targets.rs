@@ -47,7 +47,7 @@ fn with_file(name: &str, bytes: &[u8], work: impl FnOnce(&Path)) {
 pub(crate) fn pipeline(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let parse = |text: &str| Spec::parse("pipeline.yaml", text, &Overrides::default());
-    let said = match parse(&text) {
+    let messages = match parse(&text) {
         Ok((spec, warnings)) => {
             let settings = spec.resolved_json();
             let (again, _) =
@@ -56,12 +56,15 @@ pub(crate) fn pipeline(bytes: &[u8]) {
             render(&warnings, false)
         }
         Err(mistakes) => {
-            let said = render(&mistakes, false);
-            assert!(!said.is_empty());
-            said
+            let messages = render(&mistakes, false);
+            assert!(!messages.is_empty());
+            messages
         }
     };
-    assert!(!said.chars().any(|character| character.is_control() && character != '\n'), "{said:?}");
+    assert!(
+        !messages.chars().any(|character| character.is_control() && character != '\n'),
+        "{messages:?}"
+    );
 }
 
 /// A `config.json` parses and its sizes can be computed, or it is rejected with a reason.

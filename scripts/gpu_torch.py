@@ -70,7 +70,7 @@ def sdpa(torch, backend, queries, keys, values):
         return None
 
 
-def print_beside(path, lines):
+def print_comparison(path, lines):
     try:
         with open(path, encoding="utf-8") as file:
             windows = [line for line in map(json.loads, file) if "kernel" in line]
@@ -118,10 +118,10 @@ def main():
             queries, keys, values = (random(heads, torch.bfloat16)[None] for heads in (HEADS, KEY_HEADS, KEY_HEADS))
             sdpa_ms = {backend: sdpa(torch, backend, queries, keys, values) for backend in BACKENDS}
             lines.append({"tokens": tokens, "published_fp16_ms": loop_ms, "sdpa_forward_bf16_ms": sdpa_ms})
-            by_backend = ", ".join(f"{ms:.2f} ms ({of})" if ms else f"none ({of})" for of, ms in sdpa_ms.items())
+            by_backend = ", ".join(f"{ms:.2f} ms ({backend})" if ms else f"none ({backend})" for backend, ms in sdpa_ms.items())
             print(f"{tokens:8} tokens: published loop fp16 {loop_ms:9.2f} ms, sdpa forward bf16 {by_backend}", flush=True)
     if arguments.beside:
-        print_beside(arguments.beside, lines)
+        print_comparison(arguments.beside, lines)
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:
             json.dump({"torch": torch.__version__, "gpu": torch.cuda.get_device_name(), "windows": lines}, out, indent=1)

@@ -74,10 +74,10 @@ def panel(run: str, longsift: str, top: int, window: str, verdict: str, colour: 
         anchor = "start" if number == 0 else "end" if number == data["tokens"] else "middle"
         lines.append(f'<text x="{x(number):.1f}" y="{axis + 36}" font-size="11" fill="#59636e" text-anchor="{anchor}">token {number:,}</text>')
     for start, end, words in label_positions(explain(longsift, run, window), x):
-        for place in (start, end):
-            lines.append(f'<circle cx="{place:.1f}" cy="{axis}" r="3" fill="{colour}"/>')
-            place = min(max(place, LEFT + 40), RIGHT - 40)
-            lines.append(f'<text x="{place:.1f}" y="{axis + 18}" font-size="12" font-style="italic" fill="#1f2328" text-anchor="middle">{escape(words)}</text>')
+        for position in (start, end):
+            lines.append(f'<circle cx="{position:.1f}" cy="{axis}" r="3" fill="{colour}"/>')
+            position = min(max(position, LEFT + 40), RIGHT - 40)
+            lines.append(f'<text x="{position:.1f}" y="{axis + 18}" font-size="12" font-style="italic" fill="#1f2328" text-anchor="middle">{escape(words)}</text>')
     return lines
 
 

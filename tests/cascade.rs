@@ -93,9 +93,9 @@ fn window_counts(workspace: &Workspace, summary: &Value) -> Vec<Value> {
 /// windows that were measured at all, and on a device.
 fn rerun(workspace: &Workspace, pipeline: &Pipeline, arguments: &[&str]) -> (u64, u64) {
     let summary = workspace.run_with(pipeline, arguments);
-    let (output, said) = fresh(pipeline);
+    let (output, counts) = fresh(pipeline);
     assert_eq!(workspace.hashes(&OUTPUT), output);
-    assert_eq!(window_counts(workspace, &summary), said);
+    assert_eq!(window_counts(workspace, &summary), counts);
     workspace.longsift(&["verify", "out.run"]).success();
     (count(&summary, "windows_scored"), on_devices(&summary))
 }

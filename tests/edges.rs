@@ -260,16 +260,16 @@ fn running_out_of_memory_has_exit_code_4() {
         (answer.status.code(), String::from_utf8_lossy(&answer.stderr).into_owned())
     };
     let run = |kib: u64| limited(kib, &["run", "pipeline.yaml", "-q", "--fresh", "--threads", "2"]);
-    let (code, said) = run(2_000_000);
-    assert_eq!(code, Some(0), "{said}");
+    let (code, stderr) = run(2_000_000);
+    assert_eq!(code, Some(0), "{stderr}");
     let mut codes = Vec::new();
     for kib in (20_000..140_000).rev().step_by(5_000) {
         // With less, the system cannot load the program.
         if !matches!(limited(kib, &["--version"]).0, Some(0 | 4)) {
             break;
         }
-        let (code, said) = run(kib);
-        assert!(matches!(code, Some(0 | 4)), "{kib}: {code:?} {said}");
+        let (code, stderr) = run(kib);
+        assert!(matches!(code, Some(0 | 4)), "{kib}: {code:?} {stderr}");
         codes.push(code);
     }
     assert!(codes.contains(&Some(4)), "{codes:?}");

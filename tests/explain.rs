@@ -138,8 +138,8 @@ fn a_whole_model_shows_the_gain_of_each_token_and_the_blocks_of_any_layer() {
     assert!((sum - recorded).abs() < 1e-12, "{sum} {recorded}");
     let page = fs::read_to_string(workspace.path("page.html")).unwrap();
     assert!(page.contains("Gain from the long context") && page.contains(" nats"));
-    let said = workspace.longsift(&["explain", "out.run", "d#3#0"]).success().stdout;
-    assert!(said.contains("Passages with the highest gain from the long context"), "{said}");
+    let stdout = workspace.longsift(&["explain", "out.run", "d#3#0"]).success().stdout;
+    assert!(stdout.contains("Passages with the highest gain from the long context"), "{stdout}");
 
     assert_eq!(found["layer"], 0);
     let of_layer = explain(&workspace, &["out.run", "d#3#0", "--layer", "1"]);

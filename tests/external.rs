@@ -426,8 +426,8 @@ fn editing_a_program_during_a_run_ends_the_run() {
     // Edited by someone else at the moment of its start.
     let edited = program.replacen("#!/bin/sh\n", "#!/bin/sh\necho '# edited' >> child.sh\n", 1);
     fs::write(workspace.path("child.sh"), &edited).unwrap();
-    let said = refused(&workspace, &windows("honest", ""), 2);
-    assert!(said.contains("`./child.sh` of `own` was edited while the run used it"), "{said}");
+    let stderr = refused(&workspace, &windows("honest", ""), 2);
+    assert!(stderr.contains("`./child.sh` of `own` was edited while the run used it"), "{stderr}");
     assert!(!workspace.path("out/data").exists());
     // A file that affects only its answers, edited after its start.
     fs::write(workspace.path("child.sh"), program).unwrap();
@@ -436,15 +436,15 @@ fn editing_a_program_during_a_run_ends_the_run() {
     let program = fs::read_to_string(workspace.path("child.sh")).unwrap();
     let honest = program.strip_prefix("#!/bin/sh\n").unwrap();
     fs::write(workspace.path("child.sh"), late.to_owned() + honest).unwrap();
-    let said = refused(&workspace, &windows("slow", "files: [weights],"), 2);
-    assert!(said.contains("`weights` of `own` was edited"), "{said}");
+    let stderr = refused(&workspace, &windows("slow", "files: [weights],"), 2);
+    assert!(stderr.contains("`weights` of `own` was edited"), "{stderr}");
     // An edit that is undone before the end.
     let other = self::workspace();
     other.write("weights", "1");
     let undone = late.replace("weights)", "weights; echo 1 > weights)");
     fs::write(other.path("child.sh"), undone + honest).unwrap();
-    let said = refused(&other, &windows("slow", "files: [weights],"), 2);
-    assert!(said.contains("`weights` of `own` was edited"), "{said}");
+    let stderr = refused(&other, &windows("slow", "files: [weights],"), 2);
+    assert!(stderr.contains("`weights` of `own` was edited"), "{stderr}");
     assert_eq!(files_below(&other.path("out.run/units")), Vec::<String>::new());
 }
 
@@ -453,9 +453,9 @@ fn settings_that_look_like_secrets_cause_a_warning() {
     let workspace = workspace();
     let more = "environment: {API_TOKEN: a, TOKENIZERS_PARALLELISM: b},";
     workspace.write("pipeline.yaml", windows("honest", more));
-    let said = workspace.longsift(&["plan", "pipeline.yaml"]).success().stderr;
-    assert!(said.contains("the value of `API_TOKEN` will be in the run directory"), "{said}");
-    assert_eq!(said.matches("the value of").count(), 1, "{said}");
+    let stderr = workspace.longsift(&["plan", "pipeline.yaml"]).success().stderr;
+    assert!(stderr.contains("the value of `API_TOKEN` will be in the run directory"), "{stderr}");
+    assert_eq!(stderr.matches("the value of").count(), 1, "{stderr}");
 }
 
 #[test]

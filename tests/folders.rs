@@ -43,13 +43,13 @@ fn extensions_match_in_any_case_and_ignored_files_are_reported() {
     workspace.write("pipeline.yaml", pipeline().to_string());
     let answer = workspace.longsift(&["run", "pipeline.yaml", "-q"]).success();
     assert_eq!(count(&answer.summary(), "rows_in"), 3);
-    let told = "look like data and are not read: `d.csv`, `e.jsonl.xz`, `f.PARQUET.tmp`";
-    assert!(answer.stderr.contains(told), "{}", answer.stderr);
+    let warning = "look like data and are not read: `d.csv`, `e.jsonl.xz`, `f.PARQUET.tmp`";
+    assert!(answer.stderr.contains(warning), "{}", answer.stderr);
     for name in ["a.parquet", "b.PARQUET", "c.Pq"] {
         fs::remove_file(workspace.path(&format!("input/{name}"))).unwrap();
     }
     let refused = workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(2);
-    assert!(refused.stderr.contains(told), "{}", refused.stderr);
+    assert!(refused.stderr.contains(warning), "{}", refused.stderr);
 }
 
 #[test]

@@ -37,14 +37,17 @@ fn within(
         "ulimit -d {most_kib} && ulimit -t {MAX_SECONDS} && exec timeout -s KILL {MAX_WALL_SECONDS}"
     );
     let answer = Answer::from_output(workspace.command_after(&limits, arguments).output().unwrap());
-    let said: String = answer.stderr.chars().take(600).collect();
-    eprintln!("{what}: exit {}\n{said}", answer.code);
-    assert_eq!(answer.code, code, "{what}: {said}");
+    let excerpt: String = answer.stderr.chars().take(600).collect();
+    eprintln!("{what}: exit {}\n{excerpt}", answer.code);
+    assert_eq!(answer.code, code, "{what}: {excerpt}");
     assert!(answer.stderr.len() < 100_000, "{what}: {} bytes of messages", answer.stderr.len());
     safe_to_print(what, &answer.stdout);
     safe_to_print(what, &answer.stderr);
     if code != 0 && code != 5 {
-        assert!(answer.stderr.contains("error: ") || !answer.stdout.is_empty(), "{what}: {said}");
+        assert!(
+            answer.stderr.contains("error: ") || !answer.stdout.is_empty(),
+            "{what}: {excerpt}"
+        );
     }
     answer
 }

@@ -215,8 +215,8 @@ fn damaged_scores_are_never_selected_from() {
     fs::write(&part, flipped).unwrap();
     let before = workspace.hashes(&["out/data"]);
     let select = ["run", "pipeline.yaml", "--set", "stages.filter.keep_fraction=0.9"];
-    let said = workspace.longsift(&select).expect(3).stderr;
-    assert!(said.contains("have changed since they were written: expected SHA-256"), "{said}");
+    let stderr = workspace.longsift(&select).expect(3).stderr;
+    assert!(stderr.contains("have changed since they were written: expected SHA-256"), "{stderr}");
     assert_eq!(workspace.hashes(&["out/data"]), before);
     // The fix that the hint names.
     fs::remove_file(&part).unwrap();
@@ -234,8 +234,8 @@ fn a_run_whose_commit_is_unfinished_is_not_shown() {
         &["whatif", "out.run", "--set", "stages.filter.keep_fraction=0.9"],
         &["diff", "out.run", "out.run"],
     ] {
-        let said = workspace.longsift(command).expect(3).stderr;
-        assert!(said.contains("its files belong to two selections"), "{said}");
+        let stderr = workspace.longsift(command).expect(3).stderr;
+        assert!(stderr.contains("its files belong to two selections"), "{stderr}");
     }
     workspace.longsift(&["run", "pipeline.yaml", "-q"]).success();
     workspace.longsift(&["report", "out.run"]).success();
@@ -253,8 +253,8 @@ fn a_commit_across_file_systems_is_refused_before_it_begins() {
     assert_ne!(device(elsewhere.path()), device(&workspace.path("out")), "/dev/shm is in memory");
     symlink(elsewhere.path(), workspace.path("out/.staging")).unwrap();
     let select = ["run", "pipeline.yaml", "--set", "stages.filter.keep_fraction=0.9"];
-    let said = workspace.longsift(&select).expect(4).stderr;
-    assert!(said.contains("are on different file systems"), "{said}");
+    let stderr = workspace.longsift(&select).expect(4).stderr;
+    assert!(stderr.contains("are on different file systems"), "{stderr}");
     assert_eq!(
         workspace.hashes(&["out/data", "out.run/selection", "out.run/manifest.json"]),
         before

@@ -441,8 +441,11 @@ fn a_named_kernel_computes_the_model_and_is_part_of_the_identity() {
         ("cuda-f32", "runs"),
         ("abacus", "unknown kernel `abacus`"),
     ] {
-        let said = run(&["--kernel", kernel]).expect(2).stderr;
-        assert!(said.contains(why) && said.contains("this machine has portable-f32"), "{said}");
+        let stderr = run(&["--kernel", kernel]).expect(2).stderr;
+        assert!(
+            stderr.contains(why) && stderr.contains("this machine has portable-f32"),
+            "{stderr}"
+        );
     }
     let summary = run(&["--kernel", "portable-f32"]).success().summary();
     assert_eq!(summary["kernel"], "portable-f32");

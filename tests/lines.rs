@@ -313,7 +313,7 @@ fn a_bad_line_is_quarantined_with_its_location() {
     let named = short().input(more).input("max_quarantined_fraction: 0.02");
     let summary = workspace.run(&named);
     let bad = read_parquet(&workspace.path("out.run/quarantine"));
-    let told: Vec<(i64, String, String)> = integers(&bad, "longsift_row")
+    let quarantined: Vec<(i64, String, String)> = integers(&bad, "longsift_row")
         .into_iter()
         .zip(texts(&bad, "longsift_code"))
         .zip(texts(&bad, "longsift_message"))
@@ -334,7 +334,7 @@ fn a_bad_line_is_quarantined_with_its_location() {
         (12, "empty_text", "the text is empty"),
     ];
     assert_eq!(
-        told,
+        quarantined,
         expected.map(|(row, code, message)| (row, code.to_owned(), message.to_owned()))
     );
     assert!(texts(&bad, "longsift_file").iter().all(|file| file == "b.jsonl"));
@@ -410,11 +410,11 @@ fn a_value_of_another_type_makes_a_bad_line() {
         let numbers: BTreeMap<String, i64> =
             texts(&data, "id").into_iter().zip(integers(&data, "number")).collect();
         let bad = read_parquet(&workspace.path("out.run/quarantine"));
-        let told: BTreeMap<i64, String> = integers(&bad, "longsift_row")
+        let messages: BTreeMap<i64, String> = integers(&bad, "longsift_row")
             .into_iter()
             .zip(texts(&bad, "longsift_message"))
             .collect();
-        assert_eq!(told.len(), 5, "{name} {schema}: {told:?}");
+        assert_eq!(messages.len(), 5, "{name} {schema}: {messages:?}");
         for (row, (value, expected)) in values.into_iter().enumerate() {
             assert_eq!(
                 numbers.get(&format!("v{row}")).copied(),
@@ -426,7 +426,7 @@ fn a_value_of_another_type_makes_a_bad_line() {
                     "line {}, column {column}: field `number`: int64 cannot hold `{value}`",
                     before + row + 1
                 );
-                assert_eq!(told[&((before + row) as i64)], message, "{name} {schema}");
+                assert_eq!(messages[&((before + row) as i64)], message, "{name} {schema}");
             }
         }
     }

@@ -83,16 +83,16 @@ fn a_plan_shows_finished_work() {
         let answer = workspace.longsift(&["plan", "pipeline.yaml", "--format", "json"]).success();
         serde_json::from_str::<Value>(&answer.stdout).unwrap()["done"].clone()
     };
-    let said = |units: u64, windows: u64, finished: bool| json!({ "work_units": units, "windows": windows, "finished": finished, "refused": null });
+    let expected = |units: u64, windows: u64, finished: bool| json!({ "work_units": units, "windows": windows, "finished": finished, "refused": null });
     let pipeline = Pipeline::tokens("model", 32).filter("keep_fraction: 1");
     workspace.write("pipeline.yaml", pipeline.to_string());
-    assert_eq!(done(), said(0, 0, false));
+    assert_eq!(done(), expected(0, 0, false));
     workspace.run(&pipeline);
-    assert_eq!(done(), said(1, 3, true));
+    assert_eq!(done(), expected(1, 3, true));
     let text = workspace.longsift(&["plan", "pipeline.yaml"]).success().stdout;
     assert!(text.contains("a run would do nothing") && text.contains("(cached)"), "{text}");
     workspace.write("pipeline.yaml", pipeline.score("alpha: 2").to_string());
-    assert_eq!(done(), said(1, 3, false));
+    assert_eq!(done(), expected(1, 3, false));
 }
 
 #[test]
@@ -356,10 +356,10 @@ fn an_adapter_next_to_the_weights_is_named() {
     let planned = || workspace.longsift(&["plan", "pipeline.yaml"]).success().stderr;
     assert!(!planned().contains("adapter"));
     workspace.write("model/adapter_config.json", "{\"peft_type\": \"LORA\"}");
-    let said = planned();
+    let stderr = planned();
     assert!(
-        said.contains("adapter_config.json` is ignored: scores are those of the model without"),
-        "{said}"
+        stderr.contains("adapter_config.json` is ignored: scores are those of the model without"),
+        "{stderr}"
     );
 }
 

@@ -117,9 +117,9 @@ fn a_report_without_texts_states_the_reason() {
     assert!(!figures.to_string().contains("secret"));
     let why = "1 of 1 input files changed after they were scored, the first is `a.parquet`";
     assert_eq!(figures["without_input"], why);
-    let said =
+    let notice =
         format!("Texts are missing: {}", why.replace("`a.parquet`", "<code>a.parquet</code>"));
-    assert!(page(&workspace, &[]).contains(&said));
+    assert!(page(&workspace, &[]).contains(&notice));
     fs::remove_file(workspace.path("input/a.parquet")).unwrap();
     let figures = report(&workspace, &[]);
     assert!(!figures.to_string().contains("secret"));
@@ -241,10 +241,10 @@ fn long_and_empty_names_fit_the_page() {
         .output("report_by: group, report: true");
     workspace.write("pipeline.yaml", pipeline.to_string());
     let run = workspace.longsift(&["run", "pipeline.yaml"]).success();
-    let told = workspace.longsift(&["report", "out.run"]).success();
-    let asked = workspace.longsift(&["whatif", "out.run"]).success();
-    for said in [run.stderr, told.stdout, asked.stdout] {
-        assert!(said.contains("(empty)"), "{said}");
+    let report = workspace.longsift(&["report", "out.run"]).success();
+    let whatif = workspace.longsift(&["whatif", "out.run"]).success();
+    for output in [run.stderr, report.stdout, whatif.stdout] {
+        assert!(output.contains("(empty)"), "{output}");
     }
     let path = workspace.path("out.run/report.html");
     let page = fs::read_to_string(&path).unwrap();

@@ -87,8 +87,8 @@ fn bench_compares_recurrence_with_a_compressor() {
     assert_eq!(compressors[0], "zlib-rs", "{bench}");
     for compressor in compressors {
         let times = text / value(&format!("{compressor}, level 6"));
-        let told = value(&format!("as fast as {compressor}"));
-        assert!((told - times).abs() < 1e-9 * times, "{compressor}: {bench}");
+        let shown = value(&format!("as fast as {compressor}"));
+        assert!((shown - times).abs() < 1e-9 * times, "{compressor}: {bench}");
     }
     assert!(value("tokens, 1 core") < text, "a token is more than a byte: {bench}");
 }

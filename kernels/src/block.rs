@@ -464,7 +464,7 @@ fn pieces(rows: &Range<usize>, length: usize) -> impl Iterator<Item = Range<usiz
 /// Multiplies numbers, rounding once.
 #[inline(always)]
 pub(crate) fn scale(values: &mut [f32], factor: f64) {
-    #[expect(clippy::float_cmp, reason = "exactly one changes nothing")]
+    #[expect(clippy::float_cmp, reason = "a factor of exactly 1 is skipped")]
     if factor == 1.0 {
         return;
     }

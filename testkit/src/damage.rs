@@ -119,18 +119,18 @@ pub fn add_checksums(path: &Path) {
     let mut at = start as usize;
     while at < (start + length) as usize {
         // Field 1 (the type) and field 2 (the size) are one header byte and one number each, field 3 is the size.
-        let mut place = at;
+        let mut end = at;
         let mut size = 0;
         for _ in 0..3 {
-            place += 1;
-            let (value, bytes) = varint(&data[place..]);
+            end += 1;
+            let (value, bytes) = varint(&data[end..]);
             size = (value >> 1) as usize;
-            place += bytes;
+            end += bytes;
         }
         let header = at..header_end(&data, at);
         let page = &data[header.end..header.end + size];
         let checksum = crc32fast::hash(page) as i32;
-        out.extend_from_slice(&data[at..place]);
+        out.extend_from_slice(&data[at..end]);
         out.push(0x15);
         let mut zigzag = ((checksum << 1) ^ (checksum >> 31)) as u32;
         while zigzag >= 0x80 {
@@ -138,12 +138,9 @@ pub fn add_checksums(path: &Path) {
             zigzag >>= 7;
         }
         out.push(zigzag as u8);
-        assert_eq!(
-            data[place], 0x2c,
-            "field 5, the header of a data page, comes two numbers later"
-        );
+        assert_eq!(data[end], 0x2c, "the next field is number 5, the header of a data page");
         out.push(0x1c);
-        out.extend_from_slice(&data[place + 1..header.end]);
+        out.extend_from_slice(&data[end + 1..header.end]);
         out.extend_from_slice(page);
         at = header.end + size;
     }

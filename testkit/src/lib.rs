@@ -7,7 +7,7 @@
 //! * [`tables`], [`damage`]: Parquet files, well-formed and malformed;
 //! * [`models`], [`pipelines`]: tiny checkpoints and pipeline files;
 //! * [`random`]: the shared random number generator.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+#![allow(clippy::unwrap_used, reason = "tests panic if their setup fails")]
 #![allow(
     clippy::return_self_not_must_use,
     reason = "a test may ignore an answer after checking it"

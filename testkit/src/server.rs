@@ -79,8 +79,8 @@ impl Reply {
         Self { status: 200, body: bytes.to_vec(), ..Self::default() }
     }
 
-    pub fn redirect(place: &str) -> Self {
-        Self::status(302).with_header("Location", place)
+    pub fn redirect(location: &str) -> Self {
+        Self::status(302).with_header("Location", location)
     }
 }
 

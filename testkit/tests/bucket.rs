@@ -1,5 +1,5 @@
 //! The object store, tested with handwritten requests: conditions, pages, parts and injected faults.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+#![allow(clippy::unwrap_used, reason = "tests panic if their setup fails")]
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -90,7 +90,7 @@ fn a_range_response_names_its_range() {
     let get = |range: &str| {
         send(&bucket, "GET /bucket/a", &[&format!("Range: bytes={range}")], b"").unwrap()
     };
-    for (range, text, place) in [
+    for (range, text, content_range) in [
         ("2-4", "234", "2-4/10"),
         ("7-", "789", "7-9/10"),
         ("-3", "789", "7-9/10"),
@@ -98,7 +98,7 @@ fn a_range_response_names_its_range() {
     ] {
         let answer = get(range);
         assert_eq!((answer.status, answer.text()), (206, text), "{range}");
-        assert_eq!(answer.headers["content-range"], format!("bytes {place}"));
+        assert_eq!(answer.headers["content-range"], format!("bytes {content_range}"));
     }
     assert_eq!(get("10-").status, 416);
     assert_eq!(send(&bucket, "GET /bucket/b", &[], b"").unwrap().status, 404);

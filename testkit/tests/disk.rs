@@ -1,5 +1,5 @@
 //! Data that a simulated disk keeps and loses in a power cut.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+#![allow(clippy::unwrap_used, reason = "tests panic if their setup fails")]
 
 use testkit::disk::{Disk, Seen, State, Survives, changes};
 

@@ -1,5 +1,5 @@
 //! The interposer injects the requested faults and records the operations of the program.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+#![allow(clippy::unwrap_used, reason = "tests panic if their setup fails")]
 
 use std::fs::{self, File};
 use std::process::Command;

@@ -1,5 +1,5 @@
 //! Tables are read back as they were written, and documents are the same on every machine.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+#![allow(clippy::unwrap_used, reason = "tests panic if their setup fails")]
 
 use testkit::tables::{
     corpus, count_rows, document, footer_value, integers, optional_integers, read_parquet, strings,

@@ -115,7 +115,7 @@ fn answer(mode: &str, rows: &[Row], of_documents: bool) -> RecordBatch {
 /// Fails at a batch in the selected way.
 #[expect(
     clippy::exit,
-    reason = "it is a process of its own, which ends like a program of somebody else's"
+    reason = "the test is the main program of a child process, whose exit code is tested"
 )]
 fn fail(mode: &str, stdout: &mut File) {
     match mode {
@@ -150,7 +150,7 @@ fn fail(mode: &str, stdout: &mut File) {
 #[ignore = "another test runs it, as a child process"]
 #[expect(
     clippy::exit,
-    reason = "it is a process of its own, which ends like a program of somebody else's"
+    reason = "the test is the main program of a child process, whose exit code is tested"
 )]
 fn answers() {
     let mode = std::env::var("MODE").unwrap();

@@ -21,7 +21,7 @@ pub(super) const NAMES: &str = "gpt-2, phi-2, mpt, olmo, llama-bpe, llama3, llam
 impl Steps {
     /// Returns the steps of that name; `None` if it is unknown.
     pub(super) fn from_name(name: &str) -> Option<Self> {
-        let digits = |alone: bool| json!({"type": "Digits", "individual_digits": alone});
+        let digits = |individual: bool| json!({"type": "Digits", "individual_digits": individual});
         let plain = |steps: &[Value]| Self {
             composes: false,
             ignores_merges: false,

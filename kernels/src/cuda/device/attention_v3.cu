@@ -16,7 +16,7 @@ constexpr int GROUP_ROWS = 64;
 
 // Layout of heads of WIDTH numbers.
 template <int WIDTH>
-struct Form {
+struct HeadLayout {
     static constexpr int SLABS = (WIDTH + SLAB - 1) / SLAB;
     static constexpr int GROUPS = SLABS <= 2 ? 4 : 2;
 #ifdef LONGSIFT_V3_STAGES
@@ -57,7 +57,7 @@ DEVICE float longest_query(const unsigned char* rows) {
 
 template <int WIDTH, bool SOFTCAP, bool ALIBI>
 DEVICE void attention(const TensorAttentionParameters& parameters) {
-    constexpr int SLABS = Form<WIDTH>::SLABS, STEPS = WIDTH / 16, STAGES = Form<WIDTH>::STAGES, GROUPS = Form<WIDTH>::GROUPS;
+    constexpr int SLABS = HeadLayout<WIDTH>::SLABS, STEPS = WIDTH / 16, STAGES = HeadLayout<WIDTH>::STAGES, GROUPS = HeadLayout<WIDTH>::GROUPS;
     constexpr int STAGE_BYTES = SLABS * SLAB_BYTES, BLOCK = GROUPS * GROUP_ROWS, ROWS_BYTES = BLOCK * SLAB * 2;
     const AttentionParameters& p = parameters.attention;
     DYNAMIC_SHARED(memory);
@@ -166,7 +166,7 @@ DEVICE void longest_keys(const KeyNormParameters& p) {
 extern "C" __global__ void __launch_bounds__(128) key_norms(KERNEL_PARAMETER(KeyNormParameters, parameters)) { longest_keys(parameters); }
 
 #define ATTENTION_V3(width, name, SOFTCAP, ALIBI)                                            \
-    extern "C" __global__ void __launch_bounds__(Form<width>::GROUPS * GROUP, 1)               \
+    extern "C" __global__ void __launch_bounds__(HeadLayout<width>::GROUPS * GROUP, 1)         \
         attention_v3_bf16_##width##name(KERNEL_PARAMETER(TensorAttentionParameters, parameters)) { \
         attention<width, SOFTCAP, ALIBI>(parameters);                                        \
     }

@@ -91,7 +91,7 @@ fn compile(compiler: &str, folder: &Path, library: &Path) {
             .arg("-o")
             .arg(&object)
             .spawn()
-            .expect("the compiler just told its version");
+            .expect("the compiler has just printed its version");
         (object, child)
     };
     let children: Vec<(PathBuf, Child)> = sources.map(start).collect();
