@@ -186,14 +186,14 @@ fn guarded(guards: &str) -> Pipeline {
     pipeline(None).filter(&format!("keep_fraction: 0.5, guards: [{guards}]"))
 }
 
-/// A bound within the unique token shares of windows whose copy share is at most `most`.
-fn middle_of_unique_shares(most: f64) -> f64 {
+/// A bound within the unique token shares of windows whose copy share is at most `max`.
+fn middle_of_unique_shares(max: f64) -> f64 {
     let workspace = workspace();
     workspace.run(&pipeline(None).measure("lexical"));
     let scores = scores(&workspace);
     let both = floats(&scores, "unique_token_share").into_iter().zip(floats(&scores, "copy_share"));
     let mut shares: Vec<f64> =
-        both.filter(|(_, copied)| *copied <= most).map(|(share, _)| share).collect();
+        both.filter(|(_, copied)| *copied <= max).map(|(share, _)| share).collect();
     shares.sort_by(f64::total_cmp);
     shares.dedup();
     shares[shares.len() / 2]
@@ -202,11 +202,11 @@ fn middle_of_unique_shares(most: f64) -> f64 {
 #[test]
 fn tightening_the_first_of_several_guards_loses_no_statistics() {
     let (strict, loose) = bounds();
-    let least = middle_of_unique_shares(strict);
-    let chained = |most: f64| {
+    let min_share = middle_of_unique_shares(strict);
+    let chained = |max: f64| {
         guarded(&format!(
-            "{{statistic: copy_share, max: {most}, before: lexical}}, \
-             {{statistic: unique_token_share, min: {least}, before: {ATTENTION}}}"
+            "{{statistic: copy_share, max: {max}, before: lexical}}, \
+             {{statistic: unique_token_share, min: {min_share}, before: {ATTENTION}}}"
         ))
         .measure("lexical")
     };
@@ -282,13 +282,13 @@ fn statistics_in_journals_survive_pipelines_without_their_measure() {
     workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(4);
     assert!(!files_below(&workspace.path("out.run/journal")).is_empty(), "a unit is open");
     let ranked = "terms: [{statistic: unique_token_share}]";
-    let without = Pipeline::tokens("", 128)
+    let without_model = Pipeline::tokens("", 128)
         .without_model(None)
         .input("unit_bytes: 1024")
         .measure("lexical")
         .score(ranked)
         .output("report: true");
-    assert_eq!(rerun(&workspace, &without, &[]), (all, 0));
+    assert_eq!(rerun(&workspace, &without_model, &[]), (all, 0));
     assert_eq!(rerun(&workspace, &pipeline(Some(loose)), &[]), (0, 0));
     let whole = on_devices(&self::workspace().run(&pipeline(None)));
     assert_eq!(rerun(&workspace, &pipeline(None), &[]).1, whole - first);
@@ -308,11 +308,11 @@ fn a_row_quarantined_by_a_measure_does_not_affect_its_unit() {
     let summary = workspace.run(&both);
     assert_eq!(count(&summary, "quarantined"), 1, "{summary}");
     let ranked = "terms: [{statistic: unique_token_share}]";
-    let without = Pipeline {
+    let without_model = Pipeline {
         input: both.input.clone(),
         ..Pipeline::tokens("", 128).without_model(None).measure("lexical").score(ranked)
     };
-    assert_eq!(count(&workspace.run(&without), "quarantined"), 0);
+    assert_eq!(count(&workspace.run(&without_model), "quarantined"), 0);
     let back = workspace.run(&both);
     assert_eq!((count(&back, "quarantined"), on_devices(&back)), (1, 0), "{back}");
 }

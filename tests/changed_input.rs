@@ -224,9 +224,9 @@ fn a_lock_names_changes_of_tokenizer_kernel_and_calibration() {
     let next = Workspace::copy_of(&scenario.before);
     next.write("saved.json", &calibration);
     let pipeline = fs::read_to_string(next.path("pipeline.yaml")).unwrap();
-    let with = pipeline.replace("{stage: score}", "{stage: score, calibration: saved.json}");
-    assert_ne!(pipeline, with);
-    next.write("pipeline.yaml", with);
+    let calibrated = pipeline.replace("{stage: score}", "{stage: score, calibration: saved.json}");
+    assert_ne!(pipeline, calibrated);
+    next.write("pipeline.yaml", calibrated);
     next.longsift(&["lock", "pipeline.yaml"]).success();
     let mut other: Value = serde_json::from_slice(&calibration).unwrap();
     let threshold = &mut other["groups"][0]["thresholds"][0]["score"];

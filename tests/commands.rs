@@ -418,9 +418,9 @@ fn standard_output_ends_with_the_summary_and_logs_go_to_standard_error() {
     }
     let phases = summary["peak_memory_by_phase"].as_object().unwrap();
     for phase in ["plan", "score", "select", "write"] {
-        let most = phases[phase].as_u64().unwrap();
+        let peak = phases[phase].as_u64().unwrap();
         let of_all = summary["peak_memory_bytes"].as_u64().unwrap();
-        assert!(0 < most && most <= of_all, "{phase}: {phases:?}");
+        assert!(0 < peak && peak <= of_all, "{phase}: {phases:?}");
     }
     assert_eq!(read_json(&workspace.path("out.run/summary.json"))["kept"], summary["kept"]);
     for part in ["rows", "windows", "tokens", "kept", "time"] {

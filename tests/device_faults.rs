@@ -44,7 +44,7 @@ fn a_run_with_a_fault_at_any_device_call_can_be_finished() {
     assert!(calls > 3, "{calls}");
     for (devices, expected, step) in FAULTS {
         // Two devices share the calls, and the distribution varies.
-        let alone = !devices.contains(',');
+        let single = !devices.contains(',');
         // These faults occur at every n-th call. At every call, a run would wait for memory, or have no device left
         // to try.
         let repeats = devices.contains("out_of_memory") || devices.contains("failed");
@@ -66,7 +66,7 @@ fn a_run_with_a_fault_at_any_device_call_can_be_finished() {
                 assert!(dead || answer.code == -1, "{when}: {}", answer.stderr);
                 true
             };
-            assert!(met || !alone, "{when}: {}", answer.to_text());
+            assert!(met || !single, "{when}: {}", answer.to_text());
             hit += usize::from(met);
             scenario.check_no_mixture(&workspace, &when);
             scenario.finish(&workspace, &when);

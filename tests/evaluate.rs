@@ -280,8 +280,8 @@ fn scores_and_kinds_form_one_matrix_with_small_categories() {
             && dup["windows"] == evaluation["kinds"]["dup"]["windows"]
     );
 
-    let few = ["--windows", "256", "--documents-per-category", "3"];
-    let evaluation = evaluated(&workspace, &small_pipeline(), &few);
+    let sample = ["--windows", "256", "--documents-per-category", "3"];
+    let evaluation = evaluated(&workspace, &small_pipeline(), &sample);
     assert_eq!(evaluation["S256"]["matrix"], json!({}));
     let notes = evaluation["S256"]["notes"].to_string();
     assert!(notes.contains("no matrix: 6 documents are long enough, 8 are required"), "{notes}");
@@ -315,12 +315,14 @@ fn scales_are_over_passing_windows() {
     let workspace = small_workspace();
     let score = "terms: [{statistic: far_recurrence}, {statistic: unique_token_share}]";
     let measures = BALANCED.replace("2048", "256");
-    let with = |guards: &str| {
+    let with_guards = |guards: &str| {
         let filter = format!("keep_fraction: 0.2{guards}");
         evaluated(&workspace, &pipeline(&measures, score, &filter), &["--windows", "256"])
     };
-    let (free, guarded) =
-        (with(""), with(", guards: [{statistic: unique_token_share, max_quantile: 0.5}]"));
+    let (free, guarded) = (
+        with_guards(""),
+        with_guards(", guards: [{statistic: unique_token_share, max_quantile: 0.5}]"),
+    );
     let (free, guarded) = (&free["S256"]["reports"]["score"], &guarded["S256"]["reports"]["score"]);
     for pool in ["top_fifth_real_share", "top_fifth_jittered_real_share"] {
         assert_eq!(free[pool]["plain"], guarded[pool]["plain"], "columns without guards");

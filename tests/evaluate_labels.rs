@@ -40,8 +40,8 @@ fn rows() -> Vec<Row> {
     let mut rows = Vec::new();
     for (class, documents, vocabulary) in classes {
         for document in 0..documents {
-            let most = if class == Some("short") { 60 } else { 700 };
-            let tokens = 10 + random.below(most - 10);
+            let max_tokens = if class == Some("short") { 60 } else { 700 };
+            let tokens = 10 + random.below(max_tokens - 10);
             let spread = vocabulary + random.below(40);
             rows.push(Row {
                 id: format!("{}{document}", class.map_or("none", |class| &class[..3])),
@@ -424,8 +424,8 @@ fn labels_that_cannot_be_compared_are_rejected_before_measuring() {
     assert!(absent.contains("kinds") && absent.contains("`kind`"), "{absent}");
     let nested = refused(&["--labels", "tokens", "--good", "books"]);
     assert!(nested.contains("tokens"), "{nested}");
-    let alone = refused(&["--labels", "kind"]);
-    assert!(alone.contains("--good"), "{alone}");
+    let incomplete = refused(&["--labels", "kind"]);
+    assert!(incomplete.contains("--good"), "{incomplete}");
     assert!(!workspace.path("out.evaluate/figures.journal").exists(), "nothing was measured");
 
     for (label, message) in

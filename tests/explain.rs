@@ -246,11 +246,11 @@ fn missing_and_changed_inputs_are_reported() {
     let of_pipeline = explain(&workspace, &["pipeline.yaml", "a.parquet:0#0"]);
     assert!(of_pipeline["selected"].is_null() && of_pipeline["figures"][0]["recorded"].is_null());
     // With measures that need no model.
-    let without = Pipeline::text("", 128)
+    let without_model = Pipeline::text("", 128)
         .without_model(Some(demo_model().to_str().unwrap()))
         .measure("recurrence")
         .score("formula: far-recurrence");
-    workspace.write("without.yaml", without.to_string());
+    workspace.write("without.yaml", without_model.to_string());
     let found = explain(&workspace, &["without.yaml", "d#1#0", "--html", "without.html"]);
     assert!(found["far_distance"].is_null() && found["far_mass"] == json!([]));
     check_harmless(&fs::read_to_string(workspace.path("without.html")).unwrap(), 0);

@@ -95,10 +95,10 @@ fn an_increment_equals_a_run_with_the_same_calibration() {
     let workspace = first_day();
     add_file(&workspace, "c");
     run(&workspace, &increment("out.run", "day2"));
-    let mut alone = first().score("calibration: out.run/calibration.json");
-    alone.input = alone.input.replace("path: input", "path: input/c.parquet");
-    alone.output = "path: alone".to_owned();
-    run(&workspace, &alone);
+    let mut separate = first().score("calibration: out.run/calibration.json");
+    separate.input = separate.input.replace("path: input", "path: input/c.parquet");
+    separate.output = "path: alone".to_owned();
+    run(&workspace, &separate);
     let data =
         |folder: &str| -> Vec<String> { workspace.hashes(&[folder]).into_values().collect() };
     assert_eq!(data("day2/data"), data("alone/data"));
@@ -317,8 +317,8 @@ fn the_groups_with_the_largest_drift_are_printed() {
 #[test]
 fn contradictory_increments_are_rejected() {
     let workspace = first_day();
-    let mut without = first().input("since: out.run");
-    without.output = "path: day2".to_owned();
+    let mut uncalibrated = first().input("since: out.run");
+    uncalibrated.output = "path: day2".to_owned();
     let mut limited = increment("limited.limit-5.run", "day2");
     limited.score.clear();
     limited = limited.score("calibration: out.run/calibration.json");
@@ -330,7 +330,7 @@ fn contradictory_increments_are_rejected() {
     let mut begun = increment("begun.run", "day2");
     begun.score = "calibration: out.run/calibration.json".to_owned();
     for (pipeline, why) in [
-        (without, "requires the calibration"),
+        (uncalibrated, "requires the calibration"),
         (increment("out.run", "out"), "this pipeline's own run"),
         (limited, "filtered 5 of the 16 rows"),
         (begun, "is not finished"),

@@ -248,10 +248,10 @@ fn a_commit_across_file_systems_is_refused_before_it_begins() {
     let workspace = workspace();
     workspace.run(&pipeline());
     let before = workspace.hashes(&["out/data", "out.run/selection", "out.run/manifest.json"]);
-    let elsewhere = tempfile::tempdir_in("/dev/shm").unwrap();
+    let in_memory = tempfile::tempdir_in("/dev/shm").unwrap();
     let device = |path: &Path| fs::metadata(path).unwrap().dev();
-    assert_ne!(device(elsewhere.path()), device(&workspace.path("out")), "/dev/shm is in memory");
-    symlink(elsewhere.path(), workspace.path("out/.staging")).unwrap();
+    assert_ne!(device(in_memory.path()), device(&workspace.path("out")), "/dev/shm is in memory");
+    symlink(in_memory.path(), workspace.path("out/.staging")).unwrap();
     let select = ["run", "pipeline.yaml", "--set", "stages.filter.keep_fraction=0.9"];
     let stderr = workspace.longsift(&select).expect(4).stderr;
     assert!(stderr.contains("are on different file systems"), "{stderr}");

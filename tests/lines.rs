@@ -162,26 +162,26 @@ fn a_corpus_in_a_store_gives_the_results_of_parquet_in_any_format() {
     for (name, input) in formats(&corpus) {
         let units = |workspace: &Workspace| files_below(&workspace.path("out.run/units")).len();
         let pipeline = pipeline().input("unit_bytes: 100000");
-        let here = workspace(&input);
-        here.run(&pipeline);
-        let (bucket, there) = (Bucket::new(), workspace(&[]));
+        let local = workspace(&input);
+        local.run(&pipeline);
+        let (bucket, remote) = (Bucket::new(), workspace(&[]));
         for (file, bytes) in &input {
             bucket.put(&format!("in/{file}"), bytes.clone());
         }
         let text = pipeline.to_string().replace("path: input", "path: 's3://bucket/in'");
-        there.write("pipeline.yaml", text);
-        let summary = bucket.longsift(&there, &["run", "pipeline.yaml", "-q"]).success().summary();
+        remote.write("pipeline.yaml", text);
+        let summary = bucket.longsift(&remote, &["run", "pipeline.yaml", "-q"]).success().summary();
         assert_eq!(count(&summary, "rows_in"), corpus.num_rows() as u64, "{name}");
-        assert_eq!(kept(&there), expected, "{name}");
-        assert_eq!(there.results(), here.results(), "{name}");
-        assert_eq!(units(&there), units(&here), "{name}");
-        assert!(!["plain", "table"].contains(&name) || units(&there) > 4, "{name}");
+        assert_eq!(kept(&remote), expected, "{name}");
+        assert_eq!(remote.results(), local.results(), "{name}");
+        assert_eq!(units(&remote), units(&local), "{name}");
+        assert!(!["plain", "table"].contains(&name) || units(&remote) > 4, "{name}");
         let asked = bucket.take_requests();
         // An object with exactly the given name would be the input: one request without a range.
         let is_of_file = |path: &str| path.contains("/in/") && !path.contains("list-type");
         let mut reads = asked.iter().filter(|asked| is_of_file(&asked.path));
         assert!(reads.all(|asked| asked.range_of(1 << 30).is_some()), "{name}: only ranges");
-        let again = bucket.longsift(&there, &["run", "pipeline.yaml", "-q"]).success().summary();
+        let again = bucket.longsift(&remote, &["run", "pipeline.yaml", "-q"]).success().summary();
         assert_eq!(again["status"], "nothing_to_do", "{name}");
         // Lines are counted once: the count is reused without reading the file.
         if name == "plain" {
@@ -200,15 +200,15 @@ fn a_unit_of_lines_in_a_store_reads_only_its_range() {
 
     let rows = corpus();
     let plain: Vec<u8> = std::iter::repeat_n(lines(&rows), 8).flatten().collect();
-    let (bucket, there) = (Bucket::new(), workspace(&[]));
+    let (bucket, remote) = (Bucket::new(), workspace(&[]));
     bucket.put("in/c.jsonl", plain.clone());
     let text = pipeline().input("unit_bytes: 1000000").to_string();
-    there.write("pipeline.yaml", text.replace("path: input", "path: 's3://bucket/in'"));
+    remote.write("pipeline.yaml", text.replace("path: input", "path: 's3://bucket/in'"));
     // The first shard counts the file's lines, for all of them.
     for shard in ["0/8", "2/8"] {
         bucket.take_requests();
         let one = ["run", "pipeline.yaml", "-q", "--phase", "score", "--shard", shard];
-        bucket.longsift(&there, &one).success();
+        bucket.longsift(&remote, &one).success();
     }
     let (length, asked) = (plain.len(), bucket.take_requests());
     let ranges = asked.iter().filter_map(|asked| asked.range_of(length));

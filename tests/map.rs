@@ -118,9 +118,13 @@ fn block_attention_matches_the_conformance_cases() {
         let got = cells(&found["block_attention"]);
         let expected = cells(&case["expected"]["block_attention"]);
         assert_eq!(got.len(), expected.len());
-        let most = case["tolerances"]["block_abs"].as_f64().unwrap();
+        let tolerance = case["tolerances"]["block_abs"].as_f64().unwrap();
         for (got, expected) in got.iter().zip(&expected) {
-            assert!((got - expected).abs() <= most, "{}: {got} for {expected}", folder.display());
+            assert!(
+                (got - expected).abs() <= tolerance,
+                "{}: {got} for {expected}",
+                folder.display()
+            );
         }
         cases += 1;
     }
@@ -390,10 +394,10 @@ fn impossible_maps_are_rejected() {
     let answer = workspace.longsift(&["map", "nowhere.yaml", "--document", "d0"]);
     assert_eq!(answer.code, 2, "{}", answer.stderr);
 
-    let without = Workspace::with_three_groups();
+    let without_model = Workspace::with_three_groups();
     let pipeline = Pipeline::tokens("model", 64).without_model(None).measure("recurrence");
-    without.write("pipeline.yaml", pipeline.score("formula: far-recurrence").to_string());
-    refused(&without, &["--document", "document-1"], 2, &["needs a model or a device"]);
+    without_model.write("pipeline.yaml", pipeline.score("formula: far-recurrence").to_string());
+    refused(&without_model, &["--document", "document-1"], 2, &["needs a model or a device"]);
 }
 
 #[test]

@@ -95,6 +95,6 @@ fn a_missing_layer_or_model_is_rejected() {
     let beyond = refused("pipeline.yaml", "2");
     assert!(beyond.contains("layer 2 does not exist: the model has 2 layers"), "{beyond}");
     workspace.write("first.yaml", Pipeline::tokens("model", 64).to_string());
-    let without = refused("first.yaml", "1");
-    assert!(without.contains("`--layer 1` requires a whole model"), "{without}");
+    let error = refused("first.yaml", "1");
+    assert!(error.contains("`--layer 1` requires a whole model"), "{error}");
 }

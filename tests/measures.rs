@@ -72,8 +72,8 @@ fn scores_of_another_run_must_have_every_measure() {
 
 #[test]
 fn other_measures_do_not_change_attention() {
-    let alone = workspace();
-    run(&alone, &[ATTENTION], &[]);
+    let attention_only = workspace();
+    run(&attention_only, &[ATTENTION], &[]);
     let several = workspace();
     let measures = [
         "recurrence",
@@ -83,13 +83,15 @@ fn other_measures_do_not_change_attention() {
         "lexical",
     ];
     let summary = run(&several, &measures, &[]);
-    let (one, other) = (read_scores(&alone.path("out.run")), read_scores(&several.path("out.run")));
+    let (one, other) =
+        (read_scores(&attention_only.path("out.run")), read_scores(&several.path("out.run")));
     for column in ["dependency_strength", "far_variance"] {
         let bits = |values: Vec<f64>| values.into_iter().map(f64::to_bits).collect::<Vec<_>>();
         assert_eq!(bits(floats(&other, column)), bits(floats(&one, column)), "{column}");
     }
     // The output has the columns of all measures, and the same windows.
-    let [one, kept] = [&alone, &several].map(|workspace| read_parquet(&workspace.path("out/data")));
+    let [one, kept] =
+        [&attention_only, &several].map(|workspace| read_parquet(&workspace.path("out/data")));
     for field in one.schema().fields() {
         let name = field.name();
         assert_eq!(kept.column_by_name(name), one.column_by_name(name), "{name}");
@@ -191,9 +193,9 @@ fn attention_survives_a_pipeline_without_a_model() {
     let with_model = Pipeline::text("model", 48).measure("recurrence");
     let first = workspace.run(&with_model);
     assert!(on_devices(&first) > 0);
-    let without = Pipeline::text("", 48).without_model(Some("model")).measure("lexical");
+    let without_model = Pipeline::text("", 48).without_model(Some("model")).measure("lexical");
     let ranked = "terms: [{statistic: unique_token_share, weight: -1}]";
-    assert!(count(&workspace.run(&without.score(ranked)), "windows_scored") > 0);
+    assert!(count(&workspace.run(&without_model.score(ranked)), "windows_scored") > 0);
     let back = workspace.run(&with_model);
     assert_eq!((on_devices(&back), &back["windows_scored"]), (0, &0.into()));
 }

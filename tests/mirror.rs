@@ -116,11 +116,11 @@ fn any_number_of_processes_writes_the_same_files() {
         "mirror: true, part_bytes: 0, format: jsonl-zst",
         "mirror: true, format: megatron, sequence_tokens: 100",
     ] {
-        let alone = workspace();
-        alone.write("pipeline.yaml", pipeline(output).to_string());
-        alone.longsift(&["run", "pipeline.yaml", "-q"]).success();
-        alone.longsift(&["verify", "out.run"]).success();
-        let expected = alone.results();
+        let single = workspace();
+        single.write("pipeline.yaml", pipeline(output).to_string());
+        single.longsift(&["run", "pipeline.yaml", "-q"]).success();
+        single.longsift(&["verify", "out.run"]).success();
+        let expected = single.results();
         for count in [2, 5] {
             let shared = workspace();
             shared.write("pipeline.yaml", pipeline(output).to_string());
@@ -280,10 +280,10 @@ fn files_of_others_are_found_below_folders() {
 fn a_store_is_mirrored_like_a_folder() {
     use crate::support::bucket::Bucket;
 
-    let (here, bucket) = (workspace(), Bucket::new());
+    let (local, bucket) = (workspace(), Bucket::new());
     let output = "part_bytes: 1024, mirror: true";
-    here.run(&pipeline(output));
-    let input = here.path("input");
+    local.run(&pipeline(output));
+    let input = local.path("input");
     for file in files_below(&input) {
         let key = file.strip_prefix(&input).unwrap().to_str().unwrap();
         bucket.put(&format!("in/{key}"), fs::read(&file).unwrap());
@@ -294,9 +294,9 @@ fn a_store_is_mirrored_like_a_folder() {
             .replace("path: out", "path: 's3://bucket/there/out'")
     };
     for output in ["part_bytes: 1024", output] {
-        here.write("store.yaml", text(output));
-        bucket.longsift(&here, &["run", "store.yaml", "-q"]).success();
+        local.write("store.yaml", text(output));
+        bucket.longsift(&local, &["run", "store.yaml", "-q"]).success();
     }
-    assert_eq!(bucket.results("there/"), here.results());
-    bucket.longsift(&here, &["verify", "s3://bucket/there/out.run"]).success();
+    assert_eq!(bucket.results("there/"), local.results());
+    bucket.longsift(&local, &["verify", "s3://bucket/there/out.run"]).success();
 }

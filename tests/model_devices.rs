@@ -102,16 +102,16 @@ fn little_memory_takes_smaller_groups_of_windows() {
 #[test]
 fn a_device_that_loses_memory_or_fails_changes_no_byte() {
     let window = expected().1;
-    let few = window * 21 / 20;
+    let free = window * 21 / 20;
     // Another program takes all but the memory of a few windows when the first group begins.
-    let (total, neighbour) = (64 * window, 64 * window - few);
+    let (total, neighbour) = (64 * window, 64 * window - free);
     let summary = same_bytes(&format!("1x{total}:neighbour={neighbour}:neighbour_after=1"));
     assert!(steps(&summary, "out_of_memory") > 0, "{summary}");
     assert!(steps(&summary, "window_groups") > 0, "{summary}");
     let losing = format!("1x{total}:neighbour={total}:neighbour_after=1,1x{total}");
     let summary = same_bytes(&losing);
     assert!(tokens(&summary)[1] >= (WINDOWS / 2 * TOKENS) as u64, "{summary}");
-    let summary = same_bytes(&format!("1x{few}:lost=1,1x{few}:failed=2,1x{few}"));
+    let summary = same_bytes(&format!("1x{free}:lost=1,1x{free}:failed=2,1x{free}"));
     assert_eq!(steps(&summary, "device_retired"), 1, "{summary}");
     assert!(steps(&summary, "device_failed") > 0, "{summary}");
 }

@@ -53,9 +53,9 @@ fn part_size_does_not_change_the_rows() {
 
 #[test]
 fn any_number_of_processes_writes_the_same_files() {
-    let alone = workspace();
-    alone.run(&pipeline(1024));
-    let expected = alone.results();
+    let single = workspace();
+    single.run(&pipeline(1024));
+    let expected = single.results();
     for count in [1, 2, 5, 40] {
         let shared = workspace();
         shared.write("pipeline.yaml", pipeline(1024).to_string());
@@ -69,7 +69,7 @@ fn any_number_of_processes_writes_the_same_files() {
         }
         let mut written = files_below(&shared.path("out/.written"));
         written.retain(|path| !path.ends_with(".longsift"));
-        assert_eq!(written.len(), files_below(&alone.path("out/data")).len(), "{count} processes");
+        assert_eq!(written.len(), files_below(&single.path("out/data")).len(), "{count} processes");
         let planned = fs::read_dir(shared.path("out.run/units")).unwrap().count() as u64;
         assert_eq!(units, planned, "every unit is in one shard of {count}");
         shared.longsift(&["run", "pipeline.yaml", "--phase", "select", "-q"]).success();

@@ -33,17 +33,17 @@ fn bad_token_lists() -> ArrayRef {
     let mut builder = ListBuilder::new(Int64Builder::new());
     let good: Vec<Option<i64>> =
         document(1, 64).into_iter().map(|id| Some(i64::from(id))).collect();
-    let with = |value: Option<i64>| {
+    let with_value = |value: Option<i64>| {
         let mut list = good.clone();
         list[40] = value;
         list
     };
     builder.append_value(good.clone());
     builder.append_null();
-    builder.append_value(with(None));
-    builder.append_value(with(Some(-1)));
-    builder.append_value(with(Some(97)));
-    builder.append_value(with(Some(1 << 40)));
+    builder.append_value(with_value(None));
+    builder.append_value(with_value(Some(-1)));
+    builder.append_value(with_value(Some(97)));
+    builder.append_value(with_value(Some(1 << 40)));
     builder.append_value([]);
     builder.append_value(good[..10].to_vec());
     builder.append_value(good.clone());

@@ -140,12 +140,12 @@ fn a_comparison_with_random_uses_seed_1() {
     workspace.run(&half());
     let kept = scores(&workspace);
     fs::copy(workspace.path("out.run/calibration.json"), workspace.path("saved.json")).unwrap();
-    let least = kept.values().map(|bits| f64::from_bits(*bits)).fold(1.0, f64::min);
+    let min_score = kept.values().map(|bits| f64::from_bits(*bits)).fold(1.0, f64::min);
     write(&workspace, "input/x.parquet", &ids[..20]);
     workspace.run(&half().score("calibration: saved.json"));
     assert!(scores(&workspace).iter().all(|(key, score)| kept[key] == *score));
     let expected = kept.keys().filter(|(id, _)| id.as_str() < "20").count();
-    assert_eq!(scores(&workspace).len(), expected, "those from {least} up");
+    assert_eq!(scores(&workspace).len(), expected, "those from {min_score} up");
     workspace.write("pipeline.yaml", half().score("calibration: saved.json, seed: 2").to_string());
     let refused = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2).to_text();
     assert!(refused.contains("score.seed: 2, was 1"), "{refused}");

@@ -223,10 +223,14 @@ mod with_stores {
             });
             assert_eq!(slice(&busy, number), plain, "{number}");
         }
-        let elsewhere = Arc::new(Store::plain());
-        let there = Arc::clone(&elsewhere);
+        let target = Arc::new(Store::plain());
+        let redirect_target = Arc::clone(&target);
         let redirects = Store::new(move |_, request, _| {
-            Reply::redirect(&format!("{}{}?signature=x", there.server.url(), request.path))
+            Reply::redirect(&format!(
+                "{}{}?signature=x",
+                redirect_target.server.url(),
+                request.path
+            ))
         });
         assert_eq!(slice(&redirects, 1), plain);
     }

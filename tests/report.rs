@@ -42,11 +42,11 @@ fn check_harmless(page: &str) {
 
 #[test]
 fn writing_a_report_changes_no_other_byte() {
-    let with = demo(&[]);
-    let without = demo(&["--set", "output.report=false"]);
-    assert_eq!(with.hashes(&["out"]), without.hashes(&["out"]));
-    assert!(!without.path("out.run/report.html").exists());
-    let manifest = read_json(&with.path("out.run/manifest.json"));
+    let with_report = demo(&[]);
+    let without_report = demo(&["--set", "output.report=false"]);
+    assert_eq!(with_report.hashes(&["out"]), without_report.hashes(&["out"]));
+    assert!(!without_report.path("out.run/report.html").exists());
+    let manifest = read_json(&with_report.path("out.run/manifest.json"));
     let listed: Vec<&str> = manifest["report"]
         .as_array()
         .unwrap()
@@ -54,18 +54,18 @@ fn writing_a_report_changes_no_other_byte() {
         .map(|part| part["path"].as_str().unwrap())
         .collect();
     assert_eq!(listed, ["report.html", "report.json"]);
-    let page = fs::read_to_string(with.path("out.run/report.html")).unwrap();
+    let page = fs::read_to_string(with_report.path("out.run/report.html")).unwrap();
     assert!(page.len() <= 400_000, "{} bytes", page.len());
     check_harmless(&page);
     // Counts recomputed from the tables equal those of the run.
-    let figures = read_json(&with.path("out.run/report.json"));
-    let summary = read_json(&with.path("out.run/summary.json"));
+    let figures = read_json(&with_report.path("out.run/report.json"));
+    let summary = read_json(&with_report.path("out.run/summary.json"));
     assert_eq!(figures["kept"]["samples"], summary["kept"]);
     assert_eq!(
         figures["dropped"]["not_selected"]["samples"],
         summary["windows_dropped"]["not_selected"]
     );
-    let calibration = read_json(&with.path("out.run/calibration.json"));
+    let calibration = read_json(&with_report.path("out.run/calibration.json"));
     for (group, known) in
         figures["groups"].as_array().unwrap().iter().zip(calibration["groups"].as_array().unwrap())
     {
@@ -82,7 +82,7 @@ fn writing_a_report_changes_no_other_byte() {
         assert_eq!(all, known["count"].as_u64().unwrap());
     }
     // The page is reproducible, except for the duration of the run before it ended.
-    let mut again = report(&with, &[]);
+    let mut again = report(&with_report, &[]);
     for of in [&mut again, &mut figures.clone()] {
         of["machine"] = Value::Null;
     }
@@ -90,8 +90,8 @@ fn writing_a_report_changes_no_other_byte() {
     before["machine"] = Value::Null;
     assert_eq!(again, before);
     // A modified page is detected, and is replaced with the run.
-    fs::write(with.path("out.run/report.html"), page.replace("kept", "lost")).unwrap();
-    let verified = with.longsift(&["verify", "out.run"]);
+    fs::write(with_report.path("out.run/report.html"), page.replace("kept", "lost")).unwrap();
+    let verified = with_report.longsift(&["verify", "out.run"]);
     assert!(verified.code == 3 && verified.stdout.contains("report.html"), "{}", verified.stdout);
 }
 
@@ -404,8 +404,11 @@ fn other_amounts_are_exact_for_every_kind_of_amount() {
             let found =
                 workspace.longsift(&["whatif", "out.run", "--set", &set, "--format", "json"]);
             let found: Value = serde_json::from_str(&found.success().stdout).unwrap();
-            let then = &found["total"]["then"];
-            assert_eq!((&other["samples"], &other["tokens"]), (&then["samples"], &then["tokens"]));
+            let total = &found["total"]["then"];
+            assert_eq!(
+                (&other["samples"], &other["tokens"]),
+                (&total["samples"], &total["tokens"])
+            );
             let min_score = other["min_score"].to_string();
             assert_eq!(cells(&page, &min_score)[0], other["samples"].to_string(), "{amount}");
         }

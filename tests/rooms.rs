@@ -152,8 +152,8 @@ fn files_on_the_map_exist() {
         .collect();
     assert!(named.len() > 10, "only {named:?} are named");
     for name in named {
-        let there =
+        let exists =
             ["", "engine/src"].iter().any(|folder| repository().join(folder).join(name).exists());
-        assert!(there, "ARCHITECTURE.md names `{name}`, which does not exist");
+        assert!(exists, "ARCHITECTURE.md names `{name}`, which does not exist");
     }
 }

@@ -161,16 +161,16 @@ fn windows_rejected_by_a_guard_are_counted_by_the_guard() {
     whole.run(&pipeline(SAMPLE).measure("lexical"));
     let mut shares = floats(&read_scores(&whole.path("out.run")), "unique_token_share");
     shares.sort_by(f64::total_cmp);
-    let least = shares[shares.len() / 2];
+    let min_share = shares[shares.len() / 2];
     let guard =
-        format!("guards: [{{statistic: unique_token_share, min: {least}, before: {MODEL}}}]");
+        format!("guards: [{{statistic: unique_token_share, min: {min_share}, before: {MODEL}}}]");
     let filter = |more: &str| format!("keep_fraction: 0.25, {guard}{more}");
     let workspace = workspace(12, false);
     let guarded = pipeline(SAMPLE).measure("lexical").filter(&filter(", not_measured: keep"));
     let summary = workspace.run(&guarded);
     let scores = read_scores(&workspace.path("out.run"));
     let shares = floats(&scores, "unique_token_share");
-    let refused = shares.iter().filter(|share| **share < least).count() as u64;
+    let refused = shares.iter().filter(|share| **share < min_share).count() as u64;
     assert!(0 < refused && refused < ALL, "{shares:?}");
     assert_eq!(count(&summary["windows_dropped"], "guard_unique_token_share"), refused);
     let measured = losses(&workspace).len() as u64;

@@ -178,15 +178,15 @@ fn existing_scores_need_no_additional_space() {
     let scenario = Scenario::first_run();
     let workspace = Workspace::copy_of(&scenario.before);
     write_input(&workspace, "many", &[2; 400]);
-    let few = "--set stages.tokenize.window_tokens=16 --set stages.filter.keep_fraction=0.01";
+    let settings = "--set stages.tokenize.window_tokens=16 --set stages.filter.keep_fraction=0.01";
     let script = format!(
         "mkdir disk; mount -t tmpfs -o size=64m none disk
-         $LONGSIFT run pipeline.yaml -q {ELSEWHERE} {few} >summary
+         $LONGSIFT run pipeline.yaml -q {ELSEWHERE} {settings} >summary
          truncate -s 1G disk/out.run/scores/part-more.parquet
          mount -o remount,size=$(($(du -k -s disk | cut -f1) + 24))k disk
-         $LONGSIFT plan pipeline.yaml -q {ELSEWHERE} {few}
+         $LONGSIFT plan pipeline.yaml -q {ELSEWHERE} {settings}
          mv disk/out.run/scores disk/out.run/elsewhere
-         ! $LONGSIFT plan pipeline.yaml -q {ELSEWHERE} {few}"
+         ! $LONGSIFT plan pipeline.yaml -q {ELSEWHERE} {settings}"
     );
     let answer = in_a_namespace(&workspace, &script).expect(0);
     assert!(answer.stderr.contains("the scores and the output in"), "{}", answer.stderr);

@@ -194,9 +194,9 @@ mod with_stores {
         assert!(answer.stderr.contains("hint: check the credentials"), "{}", answer.stderr);
         assert!(bucket.take_requests().len() < 10);
         bucket.clear_faults();
-        let elsewhere = run(&workspace("s3://nobody/in"), &bucket, &["-q"]);
-        assert!([2, 3].contains(&elsewhere.code), "{}", elsewhere.stderr);
-        assert!(elsewhere.stderr.contains("NoSuchBucket"), "{}", elsewhere.stderr);
+        let answer = run(&workspace("s3://nobody/in"), &bucket, &["-q"]);
+        assert!([2, 3].contains(&answer.code), "{}", answer.stderr);
+        assert!(answer.stderr.contains("NoSuchBucket"), "{}", answer.stderr);
         let answer = run(&workspace("s3://bucket/other"), &bucket, &["-q"]);
         assert!([2, 3].contains(&answer.code), "{}", answer.stderr);
         assert!(answer.stderr.contains("`s3://bucket/other`"), "{}", answer.stderr);

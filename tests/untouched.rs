@@ -118,8 +118,8 @@ fn a_copy_of_a_run_directory_is_run_in_place() {
     // Another limit of the copy is another trial next to it; another output follows the command line.
     workspace.longsift(&["run", "backup/out.limit-2.run", "--limit", "3", "-q"]).success();
     assert!(workspace.path("backup/out.limit-3.run/_SUCCESS").exists());
-    let elsewhere = ["run", "backup/out.run", "--set", "output.path=elsewhere", "-q"];
-    workspace.longsift(&elsewhere).success();
+    let other_output = ["run", "backup/out.run", "--set", "output.path=elsewhere", "-q"];
+    workspace.longsift(&other_output).success();
     assert!(workspace.path("elsewhere.run/_SUCCESS").exists());
 }
 

@@ -86,9 +86,9 @@ fn whatif_matches_a_run() {
 
 #[test]
 fn other_settings_stay_as_in_the_run() {
-    let least =
+    let score =
         "combine: least, terms: [{statistic: link_coverage}, {statistic: copy_share, weight: -1}]";
-    let workspace = workspace(&pipeline().score(least));
+    let workspace = workspace(&pipeline().score(score));
     let terms =
         "stages.score.terms=[{statistic: link_coverage}, {statistic: near_recurrence, weight: -1}]";
     let found = whatif(&workspace, &[terms], &["--list", "1000"]);
@@ -107,8 +107,8 @@ fn a_run_with_int16_has_a_report_and_whatif() {
     integers.model.push_str(", precision: int16");
     let workspace = workspace(&integers);
     let fewer = whatif(&workspace, &["stages.filter.keep_fraction=0.1"], &[]);
-    let then = fewer["total"]["then"]["samples"].as_u64().unwrap();
-    assert!((1..kept(&workspace).len() as u64).contains(&then), "{then}");
+    let samples = fewer["total"]["then"]["samples"].as_u64().unwrap();
+    assert!((1..kept(&workspace).len() as u64).contains(&samples), "{samples}");
     workspace.longsift(&["report", "out.run", "--html", "page.html"]).success();
     let page = fs::read_to_string(workspace.path("page.html")).unwrap();
     assert!(!page.contains("Texts are missing"), "the texts are there");

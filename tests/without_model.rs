@@ -95,13 +95,14 @@ fn bench_compares_recurrence_with_a_compressor() {
 
 #[test]
 fn statistics_do_not_depend_on_attention() {
-    let alone = texts();
-    alone.run(&text_pipeline());
-    let beside = texts();
-    Tiny::new().with("vocab_size", json!(8192)).write(&beside.path("model"));
+    let text_only = texts();
+    text_only.run(&text_pipeline());
+    let combined = texts();
+    Tiny::new().with("vocab_size", json!(8192)).write(&combined.path("model"));
     let model = "model: model".to_owned();
-    beside.run(&Pipeline { model, ..text_pipeline() });
-    let (one, other) = (read_scores(&alone.path("out.run")), read_scores(&beside.path("out.run")));
+    combined.run(&Pipeline { model, ..text_pipeline() });
+    let (one, other) =
+        (read_scores(&text_only.path("out.run")), read_scores(&combined.path("out.run")));
     for statistic in ["far_recurrence", "copy_share", "gzip_ratio", "unique_token_share"] {
         let bits = |table| floats(table, statistic).into_iter().map(f64::to_bits);
         assert!(bits(&one).eq(bits(&other)), "{statistic}");

@@ -642,14 +642,17 @@ mod tests {
     fn bits_do_not_depend_on_pieces_or_threads() {
         let case = case(SHAPE, 330, |x| -0.2 * x * x);
         for kernel in supported_float_kernels() {
-            let with = |threads, rows| {
+            let computed_on = |threads, rows| {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
                 let (out, state) = pool.install(|| computed(&case, kernel, rows));
                 (bits(&out), bits(&state))
             };
-            let whole = with(1, 330);
+            let whole = computed_on(1, 330);
             for (threads, rows) in [(3, 330), (1, CHUNK), (2, 2 * CHUNK), (5, 3 * CHUNK)] {
-                assert!(with(threads, rows) == whole, "{threads} threads, {rows} rows at a time");
+                assert!(
+                    computed_on(threads, rows) == whole,
+                    "{threads} threads, {rows} rows at a time"
+                );
             }
         }
     }

@@ -141,8 +141,8 @@ fn assert_close(kernel: Kernel, got: &[Option<f64>], want: &[Option<f64>]) {
         match (got, want) {
             (Some(got), Some(want)) => {
                 // Logits of a hundred carry errors of 1e-5, and a block may consist of one row.
-                let most = 10.0 * SHARE + relative * want;
-                assert!((got - want).abs() <= most, "{} {cell}: {got} {want}", kernel.name());
+                let tolerance = 10.0 * SHARE + relative * want;
+                assert!((got - want).abs() <= tolerance, "{} {cell}: {got} {want}", kernel.name());
             }
             (got, want) => assert_eq!(got, want, "{} {cell}", kernel.name()),
         }

@@ -54,11 +54,11 @@ fn a_window_stays_within_its_estimate_and_near_it() {
                 let shape = AttentionShape { tokens, query_heads, key_heads, head_dim };
                 let used = peak(&pool, kernel, &shape);
                 // A small window may be finished before a second thread wakes up.
-                let least = window_bytes(kernel, &shape, 1) * 6 / 10;
-                let most = window_bytes(kernel, &shape, threads);
+                let min = window_bytes(kernel, &shape, 1) * 6 / 10;
+                let max = window_bytes(kernel, &shape, threads);
                 assert!(
-                    (least..=most).contains(&used),
-                    "{} {shape:?} on {threads} threads: used {used}, expected {least} to {most}",
+                    (min..=max).contains(&used),
+                    "{} {shape:?} on {threads} threads: used {used}, expected {min} to {max}",
                     kernel.name()
                 );
             }

@@ -108,7 +108,7 @@ fn difference(one: &[ForwardFigures], other: &[ForwardFigures]) -> String {
     };
     let mean =
         |figures: &ForwardFigures| figures.losses.iter().sum::<f64>() / figures.losses.len() as f64;
-    let most = |of: &dyn Fn(&ForwardFigures) -> f64| {
+    let max_difference = |of: &dyn Fn(&ForwardFigures) -> f64| {
         pairs().map(|(one, other)| (of(one) - of(other)).abs()).fold(0.0, f64::max)
     };
     let (gains, others): (Vec<f64>, Vec<f64>) =
@@ -118,8 +118,8 @@ fn difference(one: &[ForwardFigures], other: &[ForwardFigures]) -> String {
          of long_gain {:.5}",
         off.last().copied().unwrap_or(0.0),
         off[off.len() / 2],
-        most(&mean),
-        most(&gain),
+        max_difference(&mean),
+        max_difference(&gain),
         correlation(&ranks(&gains), &ranks(&others))
     )
 }

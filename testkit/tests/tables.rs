@@ -28,11 +28,11 @@ fn a_table_round_trips_in_row_order() {
     assert_eq!(token_ids(&read, "tokens")[..3], [vec![1, 2], vec![], vec![3]]);
     assert_eq!(optional_integers(&read, "number")[1], None);
     assert_eq!(count_rows(&folder.path().join("x/1.parquet")), 3);
-    let with = folder.path().join("y.parquet");
-    write_parquet_with(&with, &written.slice(0, 1), 1, &[("key", "value")]);
-    assert_eq!(footer_value(&with, "key"), Some("value".to_owned()));
-    assert_eq!(footer_value(&with, "another"), None);
-    assert_eq!(integers(&read_parquet(&with), "number"), [1]);
+    let with_key = folder.path().join("y.parquet");
+    write_parquet_with(&with_key, &written.slice(0, 1), 1, &[("key", "value")]);
+    assert_eq!(footer_value(&with_key, "key"), Some("value".to_owned()));
+    assert_eq!(footer_value(&with_key, "another"), None);
+    assert_eq!(integers(&read_parquet(&with_key), "number"), [1]);
 }
 
 #[test]
@@ -42,9 +42,9 @@ fn a_document_is_reproducible_and_repeats_itself() {
     assert!(tokens.iter().all(|token| (2..97).contains(token)));
     let bytes: Vec<u8> = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
     assert_eq!(hex(&Sha256::digest(&bytes)), KNOWN);
-    let again =
+    let recurs =
         |from: usize| tokens[from + 64..].windows(8).any(|later| later == &tokens[from..from + 8]);
-    assert!((0..400).filter(|from| again(*from)).count() > 40, "pieces come back from far away");
+    assert!((0..400).filter(|from| recurs(*from)).count() > 40, "pieces come back from far away");
     let names = texts(&corpus("x", &[3, 5]), "id");
     assert_eq!(names, ["x-0", "x-1"]);
     assert_eq!(

@@ -167,10 +167,10 @@ mod with_network {
     #[test]
     fn rows_of_all_files_are_read_by_ranges() {
         let (hub, run) = (Hub::plain(), ["run", "pipeline.yaml", "-q"]);
-        let (there, here) = (pinned("/data"), workspace("files/data"));
-        hub.longsift(&there, &run).success();
-        here.longsift(&run).success();
-        assert_eq!(there.results(), here.results());
+        let (remote, local) = (pinned("/data"), workspace("files/data"));
+        hub.longsift(&remote, &run).success();
+        local.longsift(&run).success();
+        assert_eq!(remote.results(), local.results());
     }
 
     #[test]

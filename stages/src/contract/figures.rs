@@ -311,8 +311,8 @@ mod tests {
     fn only_finite_single_numbers_can_be_scored() {
         assert_eq!(Value::Number(2.5).finite(), Some(2.5));
         assert_eq!(Value::Count(7).finite(), Some(7.0));
-        let without = [Value::Number(f64::NAN), Value::Number(f64::INFINITY), Value::Null];
-        assert!(without.iter().all(|value| value.finite().is_none()));
+        let not_finite = [Value::Number(f64::NAN), Value::Number(f64::INFINITY), Value::Null];
+        assert!(not_finite.iter().all(|value| value.finite().is_none()));
         assert_eq!(Value::Numbers(vec![1.0]).finite(), None);
     }
 }

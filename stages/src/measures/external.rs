@@ -346,12 +346,12 @@ mod tests {
             external.broken_rules().into_iter().map(|rule| rule.message).collect::<Vec<_>>()
         };
         assert!(broken(settings("")).is_empty());
-        let without = External { statistics: Vec::new(), ..settings("") };
+        let no_statistics = External { statistics: Vec::new(), ..settings("") };
         assert_eq!(
-            broken(without.clone()),
+            broken(no_statistics.clone()),
             ["`toxicity` measures windows, but declares no statistics"]
         );
-        assert!(broken(External { reads: Reads::Document, ..without }).is_empty());
+        assert!(broken(External { reads: Reads::Document, ..no_statistics }).is_empty());
         let mut wrong = settings(r#""environment": {"A=B": "c"},"#);
         wrong.statistics[0].name = "Toxic share".to_owned();
         wrong.command.push("a\0b".to_owned());

@@ -25,8 +25,8 @@ impl Measure for FirstLayerAttention {
         let number = |name: &'static str, doc: &'static str| {
             Column::number(name, "share of the attention", doc)
         };
-        let never = |column| Column { merge: Merge::Never, ..column };
-        let list = |column| Column { kind: Kind::Numbers, ..never(column) };
+        let unmerged = |column| Column { merge: Merge::Never, ..column };
+        let list = |column| Column { kind: Kind::Numbers, ..unmerged(column) };
         let variance = |column| Column {
             unit: "squared share".into(),
             orientation: Orientation::Lower,
@@ -53,11 +53,11 @@ impl Measure for FirstLayerAttention {
                     "variance of the far-masked attention matrix over all its entries, mean over heads",
                 ))
             },
-            never(number(
+            unmerged(number(
                 "dependency_strength_se",
                 "standard error of the dependency strength; null if all rows were measured",
             )),
-            never(variance(number(
+            unmerged(variance(number(
                 "far_variance_se",
                 "standard error of the far variance; null if all rows were measured",
             ))),

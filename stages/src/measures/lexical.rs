@@ -178,9 +178,9 @@ mod tests {
     fn text_is_in_the_identity_with_its_default() {
         let settings = |text| serde_json::from_str::<Lexical>(text).unwrap();
         assert_eq!(settings("{}").facts(), settings(r#"{"text": true}"#).facts());
-        let without = settings(r#"{"text": false}"#);
-        assert_ne!(without.facts(), settings("{}").facts());
-        assert_eq!((without.columns().len(), without.needs().window_text), (1, false));
+        let without_text = settings(r#"{"text": false}"#);
+        assert_ne!(without_text.facts(), settings("{}").facts());
+        assert_eq!((without_text.columns().len(), without_text.needs().window_text), (1, false));
         assert_eq!((settings("{}").columns().len(), settings("{}").needs().window_text), (3, true));
     }
 

@@ -40,11 +40,11 @@ pub fn recurrence_speed(windows: &[(&[u32], &[u8])], each: Duration) -> Speed {
     }
     let tokens: usize = windows.iter().map(|(ids, _)| ids.len()).sum();
     let bytes: usize = windows.iter().map(|(_, text)| text.len()).sum();
-    let [recurrence, without, zlib_rs] = contenders;
+    let [recurrence, without_window_counts, zlib_rs] = contenders;
     Speed {
         tokens: recurrence.rate(tokens),
         text: recurrence.rate(bytes),
-        window_counts: without.rate(tokens) / recurrence.rate(tokens),
+        window_counts: without_window_counts.rate(tokens) / recurrence.rate(tokens),
         zlib_rs: zlib_rs.rate(bytes),
     }
 }
@@ -56,13 +56,13 @@ fn contenders() -> [Contender; 3] {
         black_box(settings.all_counts(ids, &mut scan));
     });
     let (settings, mut scan) = (Recurrence::default(), RecurrenceScan::default());
-    let without = Contender::new(move |ids, _| {
+    let without_window_counts = Contender::new(move |ids, _| {
         black_box(settings.counts(ids, &mut scan));
     });
     let zlib_rs = Contender::new(|_, text| {
         black_box(zlib_bytes(text));
     });
-    [recurrence, without, zlib_rs]
+    [recurrence, without_window_counts, zlib_rs]
 }
 
 /// Work on the ids and the text of a window.

@@ -437,14 +437,14 @@ fn a_rotary_embedding_without_finite_frequencies_is_refused() {
 #[test]
 fn qwen2_slides_at_layer_zero_only_if_all_layers_slide() {
     let qwen2 = [("model_type", json!("qwen2")), ("sliding_window", json!(32))];
-    let with = |more: &[(&str, Value)]| attention_span(&[qwen2.as_slice(), more].concat());
+    let span_with = |more: &[(&str, Value)]| attention_span(&[qwen2.as_slice(), more].concat());
     let uses = ("use_sliding_window", json!(true));
-    assert_eq!(with(&[("max_window_layers", json!(0))]), (None, Some(0)));
-    assert_eq!(with(&[uses.clone(), ("max_window_layers", json!(0))]), (Some(32), None));
-    assert_eq!(with(&[uses.clone(), ("max_window_layers", json!(1))]), (None, Some(0)));
-    assert_eq!(with(std::slice::from_ref(&uses)), (None, Some(0)));
+    assert_eq!(span_with(&[("max_window_layers", json!(0))]), (None, Some(0)));
+    assert_eq!(span_with(&[uses.clone(), ("max_window_layers", json!(0))]), (Some(32), None));
+    assert_eq!(span_with(&[uses.clone(), ("max_window_layers", json!(1))]), (None, Some(0)));
+    assert_eq!(span_with(std::slice::from_ref(&uses)), (None, Some(0)));
     let types = json!(["sliding_attention", "sliding_attention", "full_attention"]);
-    assert_eq!(with(&[uses, ("layer_types", types)]), (Some(32), Some(2)));
+    assert_eq!(span_with(&[uses, ("layer_types", types)]), (Some(32), Some(2)));
 }
 
 /// `(folder, head dimension, row width, window)` of real configurations.

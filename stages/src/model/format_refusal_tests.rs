@@ -181,7 +181,7 @@ fn messages_for_invalid_values() {
 #[test]
 fn messages_for_quantisation_states() {
     let name = "weight.quant_state.bitsandbytes__nf4";
-    let with = |case: &str, text: &[u8]| {
+    let with_state = |case: &str, text: &[u8]| {
         Changed::case("bitsandbytes_nf4")
             .with_tensor(name, Dtype::U8, &[text.len()], text.to_vec())
             .refusal(case)
@@ -190,12 +190,12 @@ fn messages_for_quantisation_states() {
         let mut state =
             json!({"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": [64, 128]});
         state[field] = value;
-        with(field, state.to_string().as_bytes())
+        with_state(field, state.to_string().as_bytes())
     };
     insta::assert_snapshot!(
         [
-            with("no JSON", b"{"),
-            with("too long", &vec![b' '; 70_000]),
+            with_state("no JSON", b"{"),
+            with_state("too long", &vec![b' '; 70_000]),
             state("shape", json!([128, 64])),
             state("blocksize", json!(0)),
             state("quant_type", json!("fp4")),
@@ -468,7 +468,7 @@ fn unexpected_tensors_are_refused_by_name() {
     let embedding = base.tensors.keys().find(|name| name.contains("embed")).unwrap().clone();
     let layer = QUERY.strip_suffix("self_attn.q_proj").unwrap();
     let part = || (Dtype::F32, vec![1], vec![0; 4]);
-    let with = |names: &[String]| {
+    let with_tensors = |names: &[String]| {
         let mut changed = Changed::case("fp8_one_scale");
         changed.tensors.extend(names.iter().map(|name| (name.clone(), part())));
         changed.opened().map(|_| ())
@@ -482,11 +482,11 @@ fn unexpected_tensors_are_refused_by_name() {
         embedding.replace("embed_tokens", "embed_positions"),
         embedding.replace("weight", "scale"),
     ] {
-        let problems = with(std::slice::from_ref(&name)).unwrap_err();
+        let problems = with_tensors(std::slice::from_ref(&name)).unwrap_err();
         assert!(problems[0].message.contains(&format!("has `{name}`")), "{problems:?}");
     }
     // Tensors that are used later, or that hold no model parameters.
-    with(&[
+    with_tensors(&[
         format!("{layer}self_attn.rotary_emb.inv_freq"),
         format!("{layer}self_attn.k_scale"),
         format!("{layer}self_attn.q_proj.input_scale"),
@@ -514,7 +514,7 @@ fn settings_that_require_a_missing_tensor_are_refused() {
 
 #[test]
 fn a_tied_checkpoint_may_hold_only_its_head() {
-    let with = |tied: Value| {
+    let with_tied = |tied: Value| {
         let mut changed = Changed::case("fp8_one_scale");
         let name = changed.tensors.keys().find(|name| name.contains("embed")).unwrap().clone();
         let embedding = changed.tensors.remove(&name).unwrap();
@@ -522,8 +522,8 @@ fn a_tied_checkpoint_may_hold_only_its_head() {
         changed.config["tie_word_embeddings"] = tied;
         changed.opened().map(|model| model.parts.last().unwrap().name().to_owned())
     };
-    assert_eq!(with(json!(true)).unwrap(), "lm_head.weight");
-    assert!(with(json!(false)).unwrap_err()[0].message.contains("embed_tokens.weight"));
+    assert_eq!(with_tied(json!(true)).unwrap(), "lm_head.weight");
+    assert!(with_tied(json!(false)).unwrap_err()[0].message.contains("embed_tokens.weight"));
 }
 
 #[test]

@@ -301,9 +301,9 @@ impl HeaderReader<'_> {
         }
         let mut buffer = [0; 4096];
         while bytes > 0 {
-            let now = bytes.min(buffer.len() as u64);
-            self.fill(&mut buffer[..now as usize])?;
-            bytes -= now;
+            let length = bytes.min(buffer.len() as u64);
+            self.fill(&mut buffer[..length as usize])?;
+            bytes -= length;
         }
         Ok(())
     }

@@ -125,9 +125,9 @@ impl TableWriter {
             self.file.get_ref().sync_data()?;
         }
         while !bytes.is_empty() {
-            let (now, later) = bytes.split_at(bytes.len().min(BLOCK_BYTES - self.in_block));
-            self.block.update(now);
-            self.in_block += now.len();
+            let (chunk, later) = bytes.split_at(bytes.len().min(BLOCK_BYTES - self.in_block));
+            self.block.update(chunk);
+            self.in_block += chunk.len();
             if self.in_block == BLOCK_BYTES {
                 self.end_block();
             }

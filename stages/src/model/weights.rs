@@ -38,8 +38,8 @@ impl TensorSource<'_> {
         let mut bytes = vec![0; total as usize];
         let mut rest = bytes.as_mut_slice();
         for (offset, length) in byte_ranges {
-            let (now, later) = rest.split_at_mut(*length as usize);
-            self.reader.read(self.entry, *offset, now)?;
+            let (range, later) = rest.split_at_mut(*length as usize);
+            self.reader.read(self.entry, *offset, range)?;
             rest = later;
         }
         Ok(bytes)

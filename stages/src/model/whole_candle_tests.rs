@@ -109,12 +109,12 @@ fn bits_do_not_depend_on_threads_or_other_windows() {
     let folder = written(&whole());
     let model = model(folder.path(), ProductPrecision::F32);
     let (long, middle, short) = (ids(701), ids(157), ids(33));
-    let with = |threads| {
+    let measured_on = |threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| measured(&model, &[&long, &short, &middle, &long]))
     };
-    let together = with(1);
-    assert_eq!(together, with(5));
+    let together = measured_on(1);
+    assert_eq!(together, measured_on(5));
     for (index, window) in [(0, &long), (1, &short), (2, &middle), (3, &long)] {
         assert_eq!(together[index], measured(&model, &[window])[0]);
     }

@@ -350,13 +350,13 @@ fn bits_do_not_depend_on_threads_windows_or_pieces() {
     let model = WholeModel::open(folder.path()).unwrap();
     // Longer than the tokens that run through all layers at a time.
     let (long, short, middle) = (ids(33_000, 1, 12), ids(97, 2, 12), ids(4500, 3, 12));
-    let with = |threads, windows: &[&[u32]]| {
+    let forward_on = |threads, windows: &[&[u32]]| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| model.forward(windows).unwrap()).iter().map(bits).collect::<Vec<_>>()
     };
-    let together = with(3, &[&short, &long, &middle]);
+    let together = forward_on(3, &[&short, &long, &middle]);
     for (window, together) in [&short, &long, &middle].into_iter().zip(&together) {
-        assert!(with(1, &[window])[0] == *together, "{} tokens", window.len());
+        assert!(forward_on(1, &[window])[0] == *together, "{} tokens", window.len());
     }
     let losses = &model.forward(&[&long[..5000]]).unwrap()[0].losses;
     let whole = losses.iter().map(|loss| loss.to_bits()).collect::<Vec<_>>();

@@ -70,14 +70,14 @@ pub(super) fn bits(losses: &[f64]) -> Vec<u64> {
 fn results_do_not_depend_on_the_number_of_threads() {
     let folder = written(&whole());
     let ids = ids(389);
-    let with = |threads| {
+    let forward_on = |threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| forward(folder.path(), &[&ids]))
     };
-    let one = with(1);
+    let one = forward_on(1);
     assert!(one[0].losses.iter().all(|loss| *loss > 0.0), "{:?}", one[0].losses);
-    assert_eq!(one, with(2));
-    assert_eq!(one, with(7));
+    assert_eq!(one, forward_on(2));
+    assert_eq!(one, forward_on(7));
 }
 
 #[test]
@@ -364,12 +364,12 @@ fn measurements_do_not_depend_on_other_windows_or_threads() {
     let folder = written(&whole());
     let request = request_for(true, 40, &[0, 2]);
     let (long, middle, short) = (ids(301), ids(157), ids(33));
-    let with = |threads| {
+    let measured_on = |threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| measured(folder.path(), &request, &[&long, &short, &middle, &long]))
     };
-    let together = with(1);
-    assert_eq!(together, with(5));
+    let together = measured_on(1);
+    assert_eq!(together, measured_on(5));
     assert_eq!(together[0], together[3]);
     for (index, window) in [(0, &long), (1, &short), (2, &middle)] {
         assert_eq!(together[index], measured(folder.path(), &request, &[window])[0]);

@@ -156,9 +156,9 @@ fn shapes() -> Vec<(String, Vec<u8>)> {
     let prepend =
         json!({"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}, blanks]});
     let metaspace = |scheme: &str| json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": false});
-    let never = json!({"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": false});
+    let no_split = json!({"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": false});
     shapes.push(("llama 2".to_owned(), characters(prepend, json!(null))));
-    shapes.push(("gemma".to_owned(), characters(blanks, never)));
+    shapes.push(("gemma".to_owned(), characters(blanks, no_split)));
     for scheme in ["first", "always", "never"] {
         shapes.push((format!("metaspace {scheme}"), characters(json!(null), metaspace(scheme))));
     }

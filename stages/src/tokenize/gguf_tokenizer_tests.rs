@@ -216,14 +216,14 @@ fn digits_are_single_pieces_for_smollm() {
 
 #[test]
 fn missing_entries_are_reported() {
-    let without = |lost: &'static str| small(move |key, _| key != lost).unwrap_err();
+    let error_without = |lost: &'static str| small(move |key, _| key != lost).unwrap_err();
     for (lost, why) in [
         ("model", "the type of its tokenizer is missing"),
         ("pre", "the pre-tokenizer is missing"),
         ("tokens", "it has no tokens"),
         ("merges", "it has no merges"),
     ] {
-        let problem = without(lost);
+        let problem = error_without(lost);
         assert!(problem.to_string().contains(why), "{problem}");
         assert!(problem.hint().starts_with("put the tokenizer.json"), "{lost}");
     }

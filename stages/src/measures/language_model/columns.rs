@@ -121,8 +121,8 @@ fn gain_by_position() -> Column {
 fn attention_columns(settings: &LanguageModel) -> Vec<Column> {
     const SHARE: &str = "share of the attention";
     const SQUARED: &str = "squared share";
-    let never = |column| Column { merge: Merge::Never, ..column };
-    let listed = |column| Column { kind: Kind::Numbers, ..never(column) };
+    let unmerged = |column| Column { merge: Merge::Never, ..column };
+    let listed = |column| Column { kind: Kind::Numbers, ..unmerged(column) };
     let mut columns = Vec::new();
     for layer in &settings.attention_layers {
         let label = layer.label();

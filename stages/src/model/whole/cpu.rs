@@ -64,9 +64,9 @@ impl<'m> Backend for CpuBackend<'m> {
         let lengths: Vec<usize> = states.iter().map(Vec::len).collect();
         let mut rest = (&mut *states, carried);
         for count in parallel_groups(&lengths, max) {
-            let (now, later) = rest.0.split_at_mut(count);
+            let (group, later) = rest.0.split_at_mut(count);
             let (carried, carried_later) = rest.1.split_at_mut(count);
-            now.par_iter_mut().zip(carried).for_each(|(state, carried)| {
+            group.par_iter_mut().zip(carried).for_each(|(state, carried)| {
                 let rope = ropes.get(spec.rope.as_ref(), state.len() / hidden);
                 layer.apply(rope, state, carried, should_continue);
             });

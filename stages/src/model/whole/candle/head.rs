@@ -126,11 +126,11 @@ impl HeadRows<'_> {
             *known = both;
         }
         let columns = piece.outputs();
-        let here = self.targets.iter().enumerate().filter_map(|(row, target)| {
+        let targets = self.targets.iter().enumerate().filter_map(|(row, target)| {
             let column = (*target as usize).checked_sub(first)?;
             (column < columns).then(|| (row, (row * columns + column) as u32))
         });
-        let (rows, indices): (Vec<usize>, Vec<u32>) = here.unzip();
+        let (rows, indices): (Vec<usize>, Vec<u32>) = targets.unzip();
         if !rows.is_empty() {
             let indices = Tensor::new(indices, logits.device())?;
             let found = logits.flatten_all()?.index_select(&indices, 0)?.to_vec1::<f32>()?;

@@ -96,9 +96,9 @@ fn mixing_of(model: &WholeModel, spec: &AttentionSpec, lengths: &[u64], threads:
     let numbers: Vec<usize> = lengths.iter().map(|length| *length as usize).collect();
     let mut rest = lengths;
     let groups = parallel_groups(&numbers, piece).into_iter().map(|count| {
-        let (now, later) = rest.split_at(count);
+        let (group, later) = rest.split_at(count);
         rest = later;
-        now
+        group
     });
     if let (Some(piece), Some(gated)) = (piece, &spec.gated_linear) {
         let (chunk, mut windows) = (GatedLinearState::CHUNK as u64, 0);
