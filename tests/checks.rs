@@ -88,9 +88,9 @@ fn a_failed_check_writes_nothing_and_keeps_the_scores() {
     workspace.write("pipeline.yaml", &text);
     let files = ["--summary-file", "summary.json", "--metrics-textfile", "metrics.prom"];
     let answer = workspace.longsift(&[&["run", "pipeline.yaml"][..], &files].concat()).expect(6);
-    let place = format!("pipeline.yaml:{line}:");
+    let location = format!("pipeline.yaml:{line}:");
     let why = "check of rows_kept_share failed: expected at least 0.9, got 0.";
-    assert!(answer.stderr.contains(&place) && answer.stderr.contains(why), "{}", answer.stderr);
+    assert!(answer.stderr.contains(&location) && answer.stderr.contains(why), "{}", answer.stderr);
     let summary = answer.summary();
     assert_eq!((&summary["status"], &summary["exit_code"]), (&"failed".into(), &6.into()));
     // The summary also contains the checks of a rejected result.

@@ -283,8 +283,8 @@ fn check(got: &Value, once: f64, mut replicates: Vec<f64>, what: &str) {
     replicates.sort_by(f64::total_cmp);
     let edge = replicates.len() / 40;
     let expected = [once, replicates[edge], replicates[replicates.len() - 1 - edge]];
-    for (place, expected) in expected.into_iter().enumerate() {
-        close(&got[place], expected, &format!("{what}[{place}]"));
+    for (index, expected) in expected.into_iter().enumerate() {
+        close(&got[index], expected, &format!("{what}[{index}]"));
     }
 }
 
@@ -348,7 +348,8 @@ fn check_against_definition(within: bool, seed: u64, most: usize) {
                 };
                 let shares = replicates.iter().map(share).collect();
                 check(&kept["real_share"], once.real_share(&parts), shares, &what);
-                let weights = windows.iter().zip(&parts).map(|(of, part)| part * once.weight(of));
+                let weights =
+                    windows.iter().zip(&parts).map(|(window, part)| part * once.weight(window));
                 close(&kept["taken"], weights.sum(), &what);
                 for class in classes.keys() {
                     let class_parts =

@@ -42,16 +42,16 @@ fn run_scored(texts: &[String], score: &str) -> Workspace {
 }
 
 fn texts() -> Vec<String> {
-    let sentence = |row: usize, place: usize| {
+    let sentence = |row: usize, index: usize| {
         let names = ["harbour", "keeper", "winter", "storm", "ledger", "mast", "lamp"];
         format!(
             "In year {} the {} wrote of the {}. ",
-            place % (3 + row),
-            names[(place + row) % 7],
-            names[place * row % 7]
+            index % (3 + row),
+            names[(index + row) % 7],
+            names[index * row % 7]
         )
     };
-    (0..8).map(|row| (0..60).map(|place| sentence(row, place)).collect()).collect()
+    (0..8).map(|row| (0..60).map(|index| sentence(row, index)).collect()).collect()
 }
 
 #[test]
@@ -185,9 +185,9 @@ fn the_rank_is_within_the_group() {
         ));
     }
     for group in ["one", "two"] {
-        let mut own: Vec<_> = ranks.iter().filter(|(of, ..)| of == group).collect();
+        let mut own: Vec<_> = ranks.iter().filter(|(name, ..)| name == group).collect();
         own.sort_by_key(|(_, rank, ..)| *rank);
-        assert!(own.iter().all(|(_, _, of, ..)| *of == own.len() as u64));
+        assert!(own.iter().all(|(_, _, group_size, ..)| *group_size == own.len() as u64));
         assert!(own.windows(2).all(|pair| pair[0].3 >= pair[1].3 && (pair[0].4 || !pair[1].4)));
         assert_eq!(own[0].1, 1);
     }

@@ -31,10 +31,10 @@ fn within(
     what: &str,
     arguments: &[&str],
     code: i32,
-    most_kib: u32,
+    max_kib: u32,
 ) -> Answer {
     let limits = format!(
-        "ulimit -d {most_kib} && ulimit -t {MAX_SECONDS} && exec timeout -s KILL {MAX_WALL_SECONDS}"
+        "ulimit -d {max_kib} && ulimit -t {MAX_SECONDS} && exec timeout -s KILL {MAX_WALL_SECONDS}"
     );
     let answer = Answer::from_output(workspace.command_after(&limits, arguments).output().unwrap());
     let excerpt: String = answer.stderr.chars().take(600).collect();

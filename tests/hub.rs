@@ -79,7 +79,7 @@ mod with_network {
             });
             let store = Arc::new(store);
             let main = Arc::new(Mutex::new(COMMIT.to_owned()));
-            let (place, commit) = (store.url(), Arc::clone(&main));
+            let (storage, commit) = (store.url(), Arc::clone(&main));
             let front = Server::new(move |request| {
                 let parts: Vec<&str> = request.path.split('/').collect();
                 let ["", "demo", "model", "resolve", revision, name] = parts[..] else {
@@ -94,7 +94,7 @@ mod with_network {
                     Ok(bytes) if name != "model.safetensors" => {
                         Reply::file(&bytes, request).with_header("X-Repo-Commit", &commit)
                     }
-                    Ok(_) => Reply::redirect(&format!("{place}/{name}?signature=secret"))
+                    Ok(_) => Reply::redirect(&format!("{storage}/{name}?signature=secret"))
                         .with_header("X-Repo-Commit", &commit),
                 }
             });

@@ -827,9 +827,9 @@ fn pipeline(all: &[&str]) -> Value {
         for (section, value) in change {
             let stages = pipeline["stages"].as_array_mut().unwrap();
             if section == "+" {
-                let place = stages.iter().position(|stage| stage["stage"] == "score").unwrap();
+                let index = stages.iter().position(|stage| stage["stage"] == "score").unwrap();
                 let stage = if value.is_object() { value } else { json!({ "stage": value }) };
-                stages.insert(place, stage);
+                stages.insert(index, stage);
             } else if let Some(stage) = stages.iter_mut().find(|stage| stage["stage"] == section) {
                 merge(stage, value);
             } else {
@@ -899,13 +899,13 @@ fn text(seed: usize, words: usize) -> String {
         "the", "river", "house", "before", "answer", "garden", "morning", "letter", "window",
         "remember", "old", "light",
     ];
-    let word = |place: usize| WORDS[(place * place + 7 * seed + place / 5) % WORDS.len()];
+    let word = |index: usize| WORDS[(index * index + 7 * seed + index / 5) % WORDS.len()];
     let words: Vec<&str> = (0..words).map(word).collect();
     format!("{} <|endoftext|> {}", words.join(" "), words[..words.len() / 3].join(" "))
 }
 
 fn tokens(seed: usize) -> Vec<u32> {
-    (0..150).map(|place| ((place * place + 31 * seed) % 400 + 3) as u32).collect()
+    (0..150).map(|index| ((index * index + 31 * seed) % 400 + 3) as u32).collect()
 }
 
 /// Writes and runs a pipeline; returns an error if it is rejected.

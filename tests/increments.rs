@@ -294,13 +294,13 @@ fn the_groups_with_the_largest_drift_are_printed() {
         let rows = table(&[("id", ids()), ("tokens", tokens(last))]);
         write_parquet(&workspace.path(folder).join("a.parquet"), &rows, 40);
     }
-    let of = |folder: &str, pipeline: Pipeline| Pipeline {
+    let of_folder = |folder: &str, pipeline: Pipeline| Pipeline {
         input: pipeline.input.replace("path: input", &format!("path: days/{folder}")),
         ..pipeline
     };
-    run(&workspace, &of("one", groups("one")));
+    run(&workspace, &of_folder("one", groups("one")));
     let known = groups("two").score("calibration: one.run/calibration.json");
-    workspace.write("pipeline.yaml", of("two", known).to_string());
+    workspace.write("pipeline.yaml", of_folder("two", known).to_string());
     let answer = workspace.longsift(&["run", "pipeline.yaml"]).success();
     let line = answer.summary();
     assert_eq!(

@@ -56,9 +56,9 @@ fn a_document_changed_between_score_and_write_is_detected() {
     // Footer, size and time are unchanged; a letter of one document is not.
     let time = fs::metadata(&path).unwrap().modified().unwrap();
     let mut bytes = fs::read(&path).unwrap();
-    let places: Vec<usize> =
-        (0..bytes.len() - 9).filter(|place| bytes[*place..].starts_with(b"cedar box")).collect();
-    bytes[places[places.len() / 2]] = b'C';
+    let offsets: Vec<usize> =
+        (0..bytes.len() - 9).filter(|offset| bytes[*offset..].starts_with(b"cedar box")).collect();
+    bytes[offsets[offsets.len() / 2]] = b'C';
     fs::write(&path, bytes).unwrap();
     set_modified(&path, time);
     workspace.write("pipeline.yaml", pipeline.clone().output("compression: snappy").to_string());
@@ -80,10 +80,10 @@ fn an_id_changed_between_score_and_write_is_detected() {
     workspace.run(&pipeline);
     let time = fs::metadata(&path).unwrap().modified().unwrap();
     let mut bytes = fs::read(&path).unwrap();
-    let places: Vec<usize> =
-        (0..bytes.len() - 9).filter(|place| bytes[*place..].starts_with(b"document-1")).collect();
-    for place in places {
-        bytes[place] = b'#';
+    let offsets: Vec<usize> =
+        (0..bytes.len() - 9).filter(|offset| bytes[*offset..].starts_with(b"document-1")).collect();
+    for offset in offsets {
+        bytes[offset] = b'#';
     }
     fs::write(&path, bytes).unwrap();
     set_modified(&path, time);

@@ -215,8 +215,8 @@ fn mini_windows() -> (Value, Vec<Vec<u32>>) {
         let row = texts(&corpus, "data_id").iter().position(|id| window["data_id"] == id.as_str());
         let text = texts(&corpus, "text").swap_remove(row.unwrap());
         let ids = tokenizer.encode(text, false).unwrap();
-        let place = |name: &str| window[name].as_u64().unwrap() as usize;
-        ids.get_ids()[place("token_start")..place("token_end")].to_vec()
+        let field = |name: &str| window[name].as_u64().unwrap() as usize;
+        ids.get_ids()[field("token_start")..field("token_end")].to_vec()
     };
     let windows = expected["windows"].as_array().unwrap().iter().map(window).collect();
     (expected, windows)
@@ -293,8 +293,8 @@ fn impossible_model_settings_are_rejected_at_plan() {
 fn a_model_of_another_vocabulary_is_refused_with_the_first_id_that_differs() {
     let (workspace, _) = demo("short_context_tokens: 16");
     copy_folder(&demo_model(), &workspace.path("other"));
-    let place = workspace.path("other/tokenizer.json");
-    let mut tokenizer = read_json(&place);
+    let path = workspace.path("other/tokenizer.json");
+    let mut tokenizer = read_json(&path);
     let vocabulary = tokenizer["model"]["vocab"].as_object_mut().unwrap();
     let names: Vec<String> = vocabulary
         .iter()
@@ -303,7 +303,7 @@ fn a_model_of_another_vocabulary_is_refused_with_the_first_id_that_differs() {
         .collect();
     let (one, two) = (vocabulary[&names[0]].clone(), vocabulary[&names[1]].clone());
     (vocabulary[&names[0]], vocabulary[&names[1]]) = (two, one);
-    std::fs::write(&place, tokenizer.to_string()).unwrap();
+    std::fs::write(&path, tokenizer.to_string()).unwrap();
     let ids = table(&[("id", strings(["a"])), ("text", strings(["some text"]))]);
     write_parquet(&workspace.path("texts/a.parquet"), &ids, 1);
     let pipeline = Pipeline::text("model", 64)
@@ -322,10 +322,10 @@ fn a_model_of_another_vocabulary_is_refused_with_the_first_id_that_differs() {
 fn damaged(workspace: &Workspace, change: impl FnOnce(&mut Vec<u8>)) {
     std::fs::remove_file(workspace.path("model")).unwrap();
     copy_folder(&demo_model(), &workspace.path("model"));
-    let place = workspace.path("model/model.safetensors");
-    let mut bytes = std::fs::read(&place).unwrap();
+    let path = workspace.path("model/model.safetensors");
+    let mut bytes = std::fs::read(&path).unwrap();
     change(&mut bytes);
-    std::fs::write(place, bytes).unwrap();
+    std::fs::write(path, bytes).unwrap();
 }
 
 /// Position of a text among bytes.

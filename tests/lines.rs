@@ -546,7 +546,7 @@ fn a_damaged_record_batch_costs_its_rows() {
     let mut file = FileWriter::try_new_with_options(Vec::new(), &rows.schema(), options).unwrap();
     (0..40).step_by(10).for_each(|row| file.write(&rows.slice(row, 10)).unwrap());
     let good = file.into_inner().unwrap();
-    let of = |bytes: &[u8], more: &str| {
+    let with_file = |bytes: &[u8], more: &str| {
         let workspace = workspace(&[("a.arrow", bytes.to_vec())]);
         workspace.write("pipeline.yaml", short().input(more).to_string());
         workspace
@@ -557,19 +557,20 @@ fn a_damaged_record_batch_costs_its_rows() {
     assert_eq!(frames.len(), 4, "one for the texts of each batch: {frames:?}");
     let mut damaged = good.clone();
     damaged[frames[1]] ^= 0xff;
-    let message = of(&damaged, "").longsift(&["run", "pipeline.yaml", "-q"]).expect(3).to_text();
+    let message =
+        with_file(&damaged, "").longsift(&["run", "pipeline.yaml", "-q"]).expect(3).to_text();
     assert!(
         message.contains("a.arrow, row group 1, row 10: this and the following rows do not decode"),
         "{message}"
     );
-    let workspace = of(&damaged, "");
+    let workspace = with_file(&damaged, "");
     let more = "on_bad_file: quarantine, max_quarantined_fraction: 0.3";
     let summary = workspace.run(&short().input(more));
     assert_eq!((count(&summary, "rows_in"), count(&summary, "quarantined")), (40, 10));
     let bad = read_parquet(&workspace.path("out.run/quarantine"));
     assert_eq!(integers(&bad, "longsift_row"), (10..20).collect::<Vec<_>>());
     let expect = |bytes: &[u8], why: &str| {
-        let message = of(bytes, "").longsift(&["plan", "pipeline.yaml"]).expect(3).to_text();
+        let message = with_file(bytes, "").longsift(&["plan", "pipeline.yaml"]).expect(3).to_text();
         assert!(message.contains(why), "{message}");
     };
     expect(&good[..good.len() / 2], "a.arrow: not a readable Arrow file: ");
@@ -578,7 +579,8 @@ fn a_damaged_record_batch_costs_its_rows() {
     // A buffer that claims to decompress to a petabyte.
     let mut bomb = good;
     bomb[frames[0] - 8..frames[0]].copy_from_slice(&(1_i64 << 50).to_le_bytes());
-    let message = of(&bomb, "").longsift(&["run", "pipeline.yaml", "-q"]).expect(3).to_text();
+    let message =
+        with_file(&bomb, "").longsift(&["run", "pipeline.yaml", "-q"]).expect(3).to_text();
     assert!(message.contains("a record batch decompresses to 1125"), "{message}");
 }
 

@@ -56,7 +56,7 @@ fn watch(workspace: &Workspace, load: usize) -> Figures {
 fn soak(
     what: &str,
     loads: &[usize],
-    most_memory_growth_mb: u64,
+    max_memory_growth_mb: u64,
     prepare: impl Fn(&Workspace, usize),
 ) {
     let percent = std::env::var("LONGSIFT_SOAK_PERCENT").map_or(100, |text| text.parse().unwrap());
@@ -77,7 +77,7 @@ fn soak(
     }
     let [.., before, all] = &figures[..] else { panic!("two loads or more") };
     assert!(
-        all.peak <= before.peak + most_memory_growth_mb,
+        all.peak <= before.peak + max_memory_growth_mb,
         "memory grows with {what}: {} MB, then {} MB",
         before.peak,
         all.peak

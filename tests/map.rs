@@ -358,18 +358,19 @@ fn a_chat_template_renders_conversations_as_in_training() {
 #[test]
 fn impossible_maps_are_rejected() {
     let workspace = token_workspace(&[ids(300), vec![3, 4], ids(9000)]);
-    let of = |arguments: &[&'static str], parts: &[&str]| refused(&workspace, arguments, 2, parts);
-    of(
+    let rejected =
+        |arguments: &[&'static str], parts: &[&str]| refused(&workspace, arguments, 2, parts);
+    rejected(
         &["--document", "nobody"],
         &["document `nobody` not found among the 3 documents of the input", "FILE:ROW"],
     );
-    of(&["--document", "d0#1"], &["`d0#1`"]);
-    of(&["--document", "d0", "--block-tokens", "0"], &["--block-tokens"]);
-    of(
+    rejected(&["--document", "d0#1"], &["`d0#1`"]);
+    rejected(&["--document", "d0", "--block-tokens", "0"], &["--block-tokens"]);
+    rejected(
         &["--document", "d2", "--block-tokens", "4"],
         &["9,000 tokens in blocks of 4 are 2,250 blocks", "--block-tokens 9"],
     );
-    of(
+    rejected(
         &["--document", "d0", "--block-boundaries", "0,30,10,10,301"],
         &[
             "10 comes after 30",
@@ -377,20 +378,20 @@ fn impossible_maps_are_rejected() {
             "301 is beyond the document, which has 300 tokens",
         ],
     );
-    of(
+    rejected(
         &["--document", "d0", "--block-boundaries", "5,10"],
         &["expected 0 as the first boundary, got 5"],
     );
-    of(&["--document", "d0", "--block-boundaries", "0,x"], &["--block-boundaries"]);
-    of(&["--document", "d0", "--block-boundaries", "-1"], &["-1"]);
-    of(
+    rejected(&["--document", "d0", "--block-boundaries", "0,x"], &["--block-boundaries"]);
+    rejected(&["--document", "d0", "--block-boundaries", "-1"], &["-1"]);
+    rejected(
         &["--document", "d0", "--block-tokens", "3", "--block-boundaries", "0"],
         &["cannot be used with"],
     );
-    of(&["--document", "d0", "--head", "99"], &["head 99 does not exist"]);
-    of(&["--document", "d0", "--chat-template"], &["--messages"]);
-    of(&["--document", "d0", "--messages", "tokens"], &["no tokenizer"]);
-    of(&["--document", "d0", "--scores-from", "x"], &["has no effect on a map"]);
+    rejected(&["--document", "d0", "--head", "99"], &["head 99 does not exist"]);
+    rejected(&["--document", "d0", "--chat-template"], &["--messages"]);
+    rejected(&["--document", "d0", "--messages", "tokens"], &["no tokenizer"]);
+    rejected(&["--document", "d0", "--scores-from", "x"], &["has no effect on a map"]);
     let answer = workspace.longsift(&["map", "nowhere.yaml", "--document", "d0"]);
     assert_eq!(answer.code, 2, "{}", answer.stderr);
 

@@ -14,8 +14,9 @@ use crate::support::{Pipeline, Tiny, Workspace, check_accounting, read_json};
 
 /// Tokens of a document: the first half of a window repeated, or nothing twice.
 fn tokens(document: usize, length: usize) -> Vec<u32> {
-    let again = |place: usize| if document.is_multiple_of(3) { place % 32 } else { place };
-    (0..length).map(|place| ((again(place) * 7 + document * 13) % 60 + 2) as u32).collect()
+    let repeated =
+        |position: usize| if document.is_multiple_of(3) { position % 32 } else { position };
+    (0..length).map(|position| ((repeated(position) * 7 + document * 13) % 60 + 2) as u32).collect()
 }
 
 /// Two files of documents; two documents are too short.
@@ -85,11 +86,11 @@ fn a_marked_output_has_every_sample_with_its_decision() {
             assert_eq!(kept.value(row), reason.is_none());
             *by_reason.entry(reason.as_deref().unwrap_or("kept")).or_default() += 1;
         }
-        let of = if samples == "windows" { "windows_dropped" } else { "rows_dropped" };
+        let counts = if samples == "windows" { "windows_dropped" } else { "rows_dropped" };
         assert_eq!(by_reason["kept"], summary["kept"].as_u64().unwrap());
         for reason in ["guard_copy_share", "not_selected"] {
             let marked = by_reason.get(reason).copied().unwrap_or(0);
-            assert_eq!(marked, summary[of][reason].as_u64().unwrap_or(0), "{reason}");
+            assert_eq!(marked, summary[counts][reason].as_u64().unwrap_or(0), "{reason}");
         }
         assert_eq!(by_reason["short_document"], 2, "{by_reason:?}");
 

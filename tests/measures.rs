@@ -29,7 +29,7 @@ fn workspace() -> Workspace {
 fn text(seed: usize, words: usize) -> String {
     const WORDS: [&str; 9] =
         ["the", "river", "house", "before", "answer", "garden", "morning", "letter", "old"];
-    let word = |place: usize| WORDS[(place * place + 5 * seed + place / 7) % WORDS.len()];
+    let word = |index: usize| WORDS[(index * index + 5 * seed + index / 7) % WORDS.len()];
     (0..words).map(word).collect::<Vec<_>>().join(" ")
 }
 
@@ -106,7 +106,7 @@ fn other_measures_do_not_change_attention() {
     }
     let schema = other.schema();
     let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
-    let place = |name: &str| names.iter().position(|known| *known == name).expect(name);
+    let index = |name: &str| names.iter().position(|known| *known == name).expect(name);
     let order = [
         "content_hash",
         "far_recurrence",
@@ -115,7 +115,7 @@ fn other_measures_do_not_change_attention() {
         "gzip_ratio",
         "unique_token_share",
     ];
-    assert!(order.map(place).is_sorted(), "{names:?}");
+    assert!(order.map(index).is_sorted(), "{names:?}");
     let field = schema.field_with_name("near_far_recurrence").unwrap();
     assert_eq!(field.metadata()["measure"], "near");
     assert!(field.metadata()["doc"].contains("copied passages excluded"));

@@ -66,9 +66,9 @@ fn every_input_file_has_an_output_file() {
     let data = workspace.path("out/data");
     for (name, rows) in rows.iter().filter(|(_, rows)| **rows > 0) {
         let path = data.join(name);
-        let of = name.split('-').next().unwrap().trim_end_matches(".parquet").to_owned();
+        let source = name.split('-').next().unwrap().trim_end_matches(".parquet").to_owned();
         let samples = texts(&read_parquet(&path), "longsift_sample_id");
-        assert!(samples.iter().all(|sample| sample.starts_with(&of)), "{name}: {samples:?}");
+        assert!(samples.iter().all(|sample| sample.starts_with(&source)), "{name}: {samples:?}");
         assert_eq!(samples.len() as u64, *rows);
     }
     let mut apart = texts(&read_parquet(&data), "longsift_sample_id");

@@ -136,7 +136,7 @@ fn a_guard_that_few_windows_pass_is_a_warning() {
 fn untested_window_lengths_are_a_warning() {
     let workspace = workspace();
     let filter = format!("keep_fraction: 0.5, guards: [{GUARDS}]");
-    let of = |pipeline: Pipeline| {
+    let warnings_for = |pipeline: Pipeline| {
         let (_, stderr) = plan(&workspace, &pipeline.measure("lexical").filter(&filter));
         stderr
     };
@@ -154,11 +154,11 @@ fn untested_window_lengths_are_a_warning() {
             "up to 2,048 tokens, as long as its document",
         ),
     ] {
-        let stderr = of(pipeline);
+        let stderr = warnings_for(pipeline);
         assert!(stderr.contains(&format!("{warning}{has}")), "{has}: {stderr}");
     }
     for tokens in [1024, 32_768] {
-        let stderr = of(on_text(tokens));
+        let stderr = warnings_for(on_text(tokens));
         assert!(!stderr.contains("depends on the length"), "{stderr}");
     }
 }

@@ -23,13 +23,13 @@ fn replace_statistics(workspace: &Workspace, strengths: &[f64], variances: &[f64
         let path = workspace.path("out.run").join(record["scores"]["path"].as_str().unwrap());
         let before = read_parquet(&path);
         let rows = integers(&before, "input_row");
-        let of = |values: &[f64]| -> ArrayRef {
+        let column_of = |values: &[f64]| -> ArrayRef {
             Arc::new(rows.iter().map(|row| Some(values[*row as usize])).collect::<Float64Array>())
         };
         let schema = before.schema();
         let columns = schema.fields().iter().map(|field| match field.name().as_str() {
-            "dependency_strength" => of(strengths),
-            "far_variance" => of(variances),
+            "dependency_strength" => column_of(strengths),
+            "far_variance" => column_of(variances),
             name => Arc::clone(before.column_by_name(name).unwrap()),
         });
         let after = RecordBatch::try_new(Arc::clone(&schema), columns.collect()).unwrap();

@@ -97,11 +97,11 @@ fn min_max(values: &[f64]) -> Vec<f64> {
 fn scores(samples: &[Sample], standardise: Standardise, alpha: f64) -> Vec<f64> {
     let mut scores = vec![f64::NAN; samples.len()];
     for members in groups(samples).values() {
-        let of = |figure: fn(&Sample) -> f64| -> Vec<f64> {
+        let values = |figure: fn(&Sample) -> f64| -> Vec<f64> {
             members.iter().map(|index| figure(&samples[*index])).collect()
         };
-        let strengths = standardise(&of(|sample| sample.strength));
-        let variances = standardise(&of(|sample| sample.variance));
+        let strengths = standardise(&values(|sample| sample.strength));
+        let variances = standardise(&values(|sample| sample.variance));
         for (position, index) in members.iter().enumerate() {
             scores[*index] = strengths[position] - alpha * variances[position];
         }
@@ -269,12 +269,13 @@ fn whole_documents_are_scored_by_the_mean_or_the_maximum_of_their_windows() {
         let summary = workspace.run(&pipeline);
         let windows = samples(&workspace, true);
         let mut documents: Vec<Sample> = Vec::new();
-        for of_one in windows.chunk_by(|a, b| a.id == b.id) {
-            let of = |figure: fn(&Sample) -> f64| -> f64 {
-                aggregate(&of_one.iter().map(figure).collect::<Vec<f64>>())
+        for windows_of in windows.chunk_by(|a, b| a.id == b.id) {
+            let aggregated = |figure: fn(&Sample) -> f64| -> f64 {
+                aggregate(&windows_of.iter().map(figure).collect::<Vec<f64>>())
             };
-            let (strength, variance) = (of(|one| one.strength), of(|one| one.variance));
-            documents.push(Sample { strength, variance, ..of_one[0].clone() });
+            let (strength, variance) =
+                (aggregated(|one| one.strength), aggregated(|one| one.variance));
+            documents.push(Sample { strength, variance, ..windows_of[0].clone() });
         }
         assert_eq!(documents.len(), 15);
         let scores = scores(&documents, z_scores, 0.5);

@@ -107,15 +107,15 @@ mod with_stores {
 
     #[test]
     fn only_layer_0_is_downloaded_and_scores_match_the_whole_folder() {
-        let here = workspace(demo_model().to_str().unwrap());
-        here.longsift(&RUN).success();
+        let local = workspace(demo_model().to_str().unwrap());
+        local.longsift(&RUN).success();
         let whole = fs::metadata(demo_model().join("model.safetensors")).unwrap().len();
         for number in 0..2 {
             let store = Store::plain();
             let address = &store.addresses()[number];
             let workspace = workspace(address);
             store.longsift(&workspace, &RUN).success();
-            assert_eq!(workspace.results(), here.results(), "{address}");
+            assert_eq!(workspace.results(), local.results(), "{address}");
             let record = read_json(&slices(&workspace)[0]);
             assert_eq!(record["source"], address.trim_end_matches('/'));
             assert_eq!(record["checkpoint_bytes"], whole);
@@ -138,7 +138,7 @@ mod with_stores {
             assert!(!asked.is_empty() && !fetched, "{asked:?}");
             store.longsift(&workspace, &[&RUN[..], &["--fresh", "--offline"]].concat()).success();
             assert!(store.server.take_requests().is_empty());
-            assert_eq!(workspace.results(), here.results(), "{address}");
+            assert_eq!(workspace.results(), local.results(), "{address}");
         }
     }
 
@@ -172,13 +172,13 @@ mod with_stores {
     fn files_without_layer_0_are_not_requested() {
         let folder = tempfile::tempdir().unwrap();
         in_three_files(folder.path());
-        let here = workspace(folder.path().to_str().unwrap());
-        here.longsift(&RUN).success();
+        let local = workspace(folder.path().to_str().unwrap());
+        local.longsift(&RUN).success();
         for number in 0..2 {
             let store = Store::with_model(folder.path().to_owned(), |_, _, reply| reply);
             let workspace = workspace(&store.addresses()[number]);
             store.longsift(&workspace, &RUN).success();
-            assert_eq!(workspace.results(), here.results());
+            assert_eq!(workspace.results(), local.results());
             let asked = store.server.take_requests();
             assert!(asked.iter().any(|asked| asked.path.contains("-00002-of-")));
             assert!(!asked.iter().any(|asked| asked.path.contains("-00003-of-")), "{asked:?}");
@@ -297,8 +297,8 @@ mod with_stores {
 
     #[test]
     fn a_tokenizer_can_be_in_a_store() {
-        let here = workspace(demo_model().to_str().unwrap());
-        here.longsift(&RUN).success();
+        let local = workspace(demo_model().to_str().unwrap());
+        local.longsift(&RUN).success();
         let store = Store::plain();
         for tokenizer in
             [store.addresses()[0].clone(), format!("{}/tokenizer.json", store.addresses()[1])]
@@ -308,7 +308,7 @@ mod with_stores {
                 .tokenize(&format!("tokenizer: '{tokenizer}'"));
             workspace.write("pipeline.yaml", pipeline.to_string());
             store.longsift(&workspace, &RUN).success();
-            assert_eq!(workspace.results(), here.results(), "{tokenizer}");
+            assert_eq!(workspace.results(), local.results(), "{tokenizer}");
             store.server.take_requests();
             store.longsift(&workspace, &[&RUN[..], &["--fresh", "--offline"]].concat()).success();
             assert!(store.server.take_requests().is_empty());

@@ -83,8 +83,8 @@ fn writing_a_report_changes_no_other_byte() {
     }
     // The page is reproducible, except for the duration of the run before it ended.
     let mut again = report(&with_report, &[]);
-    for of in [&mut again, &mut figures.clone()] {
-        of["machine"] = Value::Null;
+    for report in [&mut again, &mut figures.clone()] {
+        report["machine"] = Value::Null;
     }
     let mut before = figures;
     before["machine"] = Value::Null;
@@ -315,15 +315,17 @@ fn an_unfinished_run_has_no_report() {
 fn every_page_opens_in_a_browser_without_network() {
     let workspace = demo(&[]);
     let hostile = hostile_run(&hostile());
-    for (of, page) in [(&workspace, "out.run/report.html"), (&hostile, "out.run/report.html")] {
-        let (elements, console) = opened(&of.path(page), &of.path("browser"));
+    for (workspace, page) in
+        [(&workspace, "out.run/report.html"), (&hostile, "out.run/report.html")]
+    {
+        let (elements, console) = opened(&workspace.path(page), &workspace.path("browser"));
         assert_eq!(console, Vec::<String>::new());
         for id in ["rows", "groups", "read", "machine", "repeat"] {
             assert!(elements.contains(&format!("<h2 id=\"{id}\"")), "{id}");
         }
         assert!(elements.matches("<svg").count() > 8);
         let names = "main,summary,svg,blockquote,.bars,pre";
-        let beyond = pages::beyond_a_screen(&of.path(page), 400, names);
+        let beyond = pages::beyond_a_screen(&workspace.path(page), 400, names);
         assert!(beyond.len() > "of 9:".len() && beyond.ends_with(':'), "{beyond}");
         assert!(elements.trim_end().ends_with("</main></body></html>"));
     }

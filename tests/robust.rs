@@ -182,7 +182,7 @@ fn a_fraction_of_bad_rows_is_the_written_decimal() {
 }
 
 /// A folder on another file system than that of temporary files.
-fn elsewhere(workspace: &Workspace) -> TempDir {
+fn other_file_system(workspace: &Workspace) -> TempDir {
     let folder = TempDir::new_in("/dev/shm").unwrap();
     let device = |path| fs::metadata(path).unwrap().dev();
     assert_ne!(device(folder.path()), device(&workspace.path("")), "two file systems");
@@ -197,14 +197,14 @@ fn an_output_on_another_disk_is_written_and_selected_again() {
     expected.run(&pipeline().filter("keep_fraction: 0.9"));
     // A link from the beginning, and an output that was moved when its disk was full.
     let workspace = workspace();
-    let disk = elsewhere(&workspace);
+    let disk = other_file_system(&workspace);
     workspace.link("out", disk.path());
     workspace.run(&pipeline());
     assert_eq!(workspace.results(), first);
     fs::remove_file(workspace.path("out")).unwrap();
     copy_folder(disk.path(), &workspace.path("out"));
     workspace.run(&pipeline().filter("keep_fraction: 0.9"));
-    let moved = elsewhere(&workspace);
+    let moved = other_file_system(&workspace);
     copy_folder(&workspace.path("out"), moved.path());
     fs::remove_dir_all(workspace.path("out")).unwrap();
     workspace.link("out", moved.path());
@@ -219,7 +219,7 @@ fn an_output_on_another_disk_is_written_and_selected_again() {
 #[test]
 fn a_data_folder_on_another_disk_than_the_output_is_refused_at_plan() {
     let workspace = workspace();
-    let disk = elsewhere(&workspace);
+    let disk = other_file_system(&workspace);
     fs::create_dir(workspace.path("out")).unwrap();
     workspace.link("out/data", disk.path());
     let answer = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2);

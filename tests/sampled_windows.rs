@@ -200,7 +200,7 @@ fn a_document_is_scored_by_its_measured_windows() {
     assert_eq!(count(&summary["rows_dropped"], "not_measured"), 12 - documents.len() as u64);
     let data = read_parquet(&workspace.path("out/data"));
     for (id, loss) in texts(&data, "id").into_iter().zip(floats(&data, "longsift_mean_loss")) {
-        let own = measured.iter().filter(|((of, _), _)| *of == id);
+        let own = measured.iter().filter(|((document, _), _)| *document == id);
         let own: Vec<f64> = own.map(|(_, loss)| f64::from_bits(*loss)).collect();
         // Windows of one length: the mean over tokens is that of the windows.
         let mean = own.iter().sum::<f64>() / own.len() as f64;

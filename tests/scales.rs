@@ -89,11 +89,12 @@ fn samples(workspace: &Workspace, documents: bool, within: bool) -> Vec<Sample> 
     if !documents {
         return windows;
     }
-    let mean = |of_one: &[Sample]| {
+    let mean = |windows: &[Sample]| {
         let values = [0, 1].map(|statistic| {
-            of_one.iter().map(|of| of.values[statistic]).sum::<f64>() / of_one.len() as f64
+            windows.iter().map(|sample| sample.values[statistic]).sum::<f64>()
+                / windows.len() as f64
         });
-        Sample { values, window: None, ..of_one[0].clone() }
+        Sample { values, window: None, ..windows[0].clone() }
     };
     windows.chunk_by(|one, other| one.id == other.id).map(mean).collect()
 }
@@ -121,9 +122,9 @@ impl Bound {
     fn passes(&self, values: &[f64]) -> Vec<bool> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
-        let bound = |of: Option<f64>| {
-            let at = |q: f64| sorted[((q * sorted.len() as f64).ceil() as usize).max(1) - 1];
-            of.map(|of| if self.quantile { at(of) } else { of })
+        let bound = |limit: Option<f64>| {
+            let quantile = |q: f64| sorted[((q * sorted.len() as f64).ceil() as usize).max(1) - 1];
+            limit.map(|limit| if self.quantile { quantile(limit) } else { limit })
         };
         let (low, high) = (bound(self.low), bound(self.high));
         let inside = |value: &f64| {
@@ -136,12 +137,13 @@ impl Bound {
 /// Standardises a value on the scale of those that pass.
 fn standardised(how: &str, passing: &[f64], value: f64) -> f64 {
     let count = passing.len() as f64;
-    let (low, high) = passing
-        .iter()
-        .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), of| (low.min(*of), high.max(*of)));
+    let (low, high) =
+        passing.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
+            (low.min(*value), high.max(*value))
+        });
     let mean = passing.iter().sum::<f64>() / count;
-    let squares = passing.iter().map(|of| (of - mean).powi(2)).sum::<f64>();
-    let bin = |of: f64| (((of - low) / (high - low) * 4096.0) as usize).min(4095);
+    let squares = passing.iter().map(|value| (value - mean).powi(2)).sum::<f64>();
+    let bin = |value: f64| (((value - low) / (high - low) * 4096.0) as usize).min(4095);
     match how {
         _ if high <= low => {
             if how == "z-score" {
@@ -155,8 +157,8 @@ fn standardised(how: &str, passing: &[f64], value: f64) -> f64 {
         _ if value < low => 0.0,
         _ if value > high => 1.0,
         _ => {
-            let below = passing.iter().filter(|of| bin(**of) < bin(value)).count() as f64;
-            let own = passing.iter().filter(|of| bin(**of) == bin(value)).count() as f64;
+            let below = passing.iter().filter(|other| bin(**other) < bin(value)).count() as f64;
+            let own = passing.iter().filter(|other| bin(**other) == bin(value)).count() as f64;
             (below + own / 2.0) / count
         }
     }
@@ -172,13 +174,13 @@ fn expected(
     how: &str,
 ) -> BTreeMap<(String, Option<i64>), Decided> {
     let mut groups: BTreeMap<Option<String>, Vec<&Sample>> = BTreeMap::new();
-    for of in samples {
-        groups.entry(of.group.clone()).or_default().push(of);
+    for sample in samples {
+        groups.entry(sample.group.clone()).or_default().push(sample);
     }
     let mut found = BTreeMap::new();
     for members in groups.values() {
         let column = |statistic: usize| -> Vec<f64> {
-            members.iter().map(|of| of.values[statistic]).collect()
+            members.iter().map(|sample| sample.values[statistic]).collect()
         };
         let verdicts: Vec<Vec<bool>> =
             bounds.iter().map(|bound| bound.passes(&column(bound.statistic))).collect();
@@ -199,15 +201,16 @@ fn expected(
         ranking.sort_by(|one, other| score(other).total_cmp(&score(one)));
         let kept = &ranking[..(members.len() * 2 / 5).min(ranking.len())];
         let scores: Vec<f64> = passing.iter().map(score).collect();
-        let (low, high) = scores
-            .iter()
-            .fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), of| (l.min(*of), h.max(*of)));
-        let bin = |of: f64| (((of - low) / (high - low) * 65536.0) as usize).min(65535);
+        let (low, high) =
+            scores.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), score| {
+                (l.min(*score), h.max(*score))
+            });
+        let bin = |score: f64| (((score - low) / (high - low) * 65536.0) as usize).min(65535);
         for (member, sample) in members.iter().enumerate() {
             let own = (!passing.is_empty()).then(|| score(&member));
             let percentile = own.filter(|_| refused(member).is_none()).map(|own| {
-                let below = scores.iter().filter(|of| bin(**of) < bin(own)).count() as f64;
-                let equal = scores.iter().filter(|of| bin(**of) == bin(own)).count() as f64;
+                let below = scores.iter().filter(|other| bin(**other) < bin(own)).count() as f64;
+                let equal = scores.iter().filter(|other| bin(**other) == bin(own)).count() as f64;
                 (below + equal / 2.0) / scores.len() as f64
             });
             let reason = match refused(member) {
@@ -234,10 +237,18 @@ fn check(workspace: &Workspace, samples: &[Sample], bounds: &[Bound], how: &str)
     };
     let mut rejected = 0;
     for (key, ((score, percentile), reason)) in keys.zip(found) {
-        let of = expected.remove(&key).unwrap();
-        assert!(close(score, of.0), "{how} {key:?}: score {score:?}, expected {:?}", of.0);
-        assert!(close(percentile, of.1), "{how} {key:?}: {percentile:?}, expected {:?}", of.1);
-        assert_eq!(reason, of.2, "{how} {key:?}");
+        let outcome = expected.remove(&key).unwrap();
+        assert!(
+            close(score, outcome.0),
+            "{how} {key:?}: score {score:?}, expected {:?}",
+            outcome.0
+        );
+        assert!(
+            close(percentile, outcome.1),
+            "{how} {key:?}: {percentile:?}, expected {:?}",
+            outcome.1
+        );
+        assert_eq!(reason, outcome.2, "{how} {key:?}");
         let is_rejected = reason.is_some_and(|reason| reason.starts_with("guard_"));
         rejected += usize::from(is_rejected && score.is_some());
     }
@@ -423,13 +434,13 @@ fn a_guard_that_rejects_most_of_a_group_is_a_warning() {
     let answer = workspace.longsift(&["run", "pipeline.yaml"]).success();
     let summary = answer.summary();
     let guards = summary["guards"].as_array().unwrap();
-    let of =
+    let counts =
         |guard: &Value| (guard["rejected"].as_u64().unwrap(), guard["samples"].as_u64().unwrap());
-    let ((few, _), (most, all)) = (of(&guards[0]), of(&guards[1]));
+    let ((few, _), (most, all)) = (counts(&guards[0]), counts(&guards[1]));
     assert!(few == 0 && 2 * most > all, "{summary}");
     assert_eq!(guards[1]["setting"], "stages.filter.guards.1");
     let groups = guards[1]["groups"].as_array().unwrap();
-    let rejected: u64 = groups.iter().map(|group| of(group).0).sum();
+    let rejected: u64 = groups.iter().map(|group| counts(group).0).sum();
     assert!(groups.len() == 3 && rejected == most, "{summary}");
     let warning = format!("`unique_token_share` at most 0.1 rejects {most} of {all}");
     assert!(answer.stderr.contains(&warning), "{}", answer.stderr);
@@ -457,7 +468,12 @@ fn a_report_and_an_explanation_show_why_a_window_was_rejected() {
             assert_eq!(guard[key], counted[key]);
         }
         let of_groups = |key: &str| -> u64 {
-            guard["groups"].as_array().unwrap().iter().map(|of| of[key].as_u64().unwrap()).sum()
+            guard["groups"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|group| group[key].as_u64().unwrap())
+                .sum()
         };
         assert_eq!(guard["groups"].as_array().unwrap().len(), 3);
         assert_eq!(of_groups("rejected"), guard["rejected"]);

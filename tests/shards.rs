@@ -38,10 +38,10 @@ fn select(workspace: &Workspace) -> Answer {
 fn select_as_one_process(workspace: &Workspace) {
     let summary = select(workspace).success().summary();
     check_accounting(&summary);
-    let (expected, alone) = undisturbed();
+    let (expected, single) = undisturbed();
     assert_eq!(workspace.results(), *expected);
     for key in ["rows_in", "rows_kept", "rows_dropped", "quarantined", "windows_total", "kept"] {
-        assert_eq!(summary[key], alone[key], "{key}");
+        assert_eq!(summary[key], single[key], "{key}");
     }
     assert_eq!(summary["windows_scored"], 0, "a selection measures nothing");
     check_nothing_is_left(workspace, "selected");

@@ -138,12 +138,12 @@ fn a_missing_text_is_counted_and_a_wrong_column_fails() {
 /// An error in the middle of a file that is logged, after which the file counts as done.
 #[test]
 fn a_file_that_ends_early_is_not_done() {
-    for place in ["in the footer", "in a page"] {
+    for damage in ["in the footer", "in a page"] {
         let workspace = workspace();
         let path = workspace.path("input/a.parquet");
         write_parquet(&path, &corpus("a", &[64; 40]), 8);
         let mut bytes = fs::read(&path).unwrap();
-        if place == "in the footer" {
+        if damage == "in the footer" {
             bytes.truncate(bytes.len() - 100);
         } else {
             let middle = bytes.len() / 3;
@@ -154,7 +154,7 @@ fn a_file_that_ends_early_is_not_done() {
         let answer = workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(3);
         assert_eq!(answer.summary()["status"], "failed");
         assert!(answer.stderr.contains("a.parquet"), "{}", answer.stderr);
-        assert!(!workspace.path("out.run/_SUCCESS").exists(), "{place}");
+        assert!(!workspace.path("out.run/_SUCCESS").exists(), "{damage}");
     }
 }
 

@@ -24,10 +24,10 @@ fn packages(features: &[&str]) -> Vec<Value> {
         .unwrap();
     assert!(answer.status.success(), "{}", String::from_utf8_lossy(&answer.stderr));
     let metadata: Value = serde_json::from_slice(&answer.stdout).unwrap();
-    let of = |list: &Value| list.as_array().unwrap().clone();
+    let entries = |list: &Value| list.as_array().unwrap().clone();
     let resolved: BTreeSet<String> =
-        of(&metadata["resolve"]["nodes"]).iter().map(|node| node["id"].to_string()).collect();
-    let mut packages = of(&metadata["packages"]);
+        entries(&metadata["resolve"]["nodes"]).iter().map(|node| node["id"].to_string()).collect();
+    let mut packages = entries(&metadata["packages"]);
     packages.retain(|package| resolved.contains(&package["id"].to_string()));
     packages
 }

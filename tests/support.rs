@@ -145,11 +145,14 @@ fn check_tables(summary: &Value) {
         return;
     }
     assert_eq!(rows(&output.join("data")), count(summary, "kept"), "{summary}");
-    let of = |key: &str| summary[key].as_u64().unwrap_or(0);
-    assert!(of("rows_kept") <= of("kept") && of("kept") <= of("windows_kept"), "{summary}");
-    let scored = of("windows_scored") + of("windows_reused");
+    let counter = |key: &str| summary[key].as_u64().unwrap_or(0);
+    assert!(
+        counter("rows_kept") <= counter("kept") && counter("kept") <= counter("windows_kept"),
+        "{summary}"
+    );
+    let scored = counter("windows_scored") + counter("windows_reused");
     let too_short = summary["windows_dropped"]["too_short"].as_u64().unwrap_or(0);
-    assert_eq!(scored + too_short, of("windows_total"), "{summary}");
+    assert_eq!(scored + too_short, counter("windows_total"), "{summary}");
 }
 
 /// Checks rows in = kept + dropped + quarantined, and windows = kept + dropped.

@@ -154,7 +154,7 @@ fn a_run_directory_that_is_a_link_to_that_of_another_output_is_refused() {
         assert!(refused.contains(message) && refused.contains("of another output"), "{refused}");
         assert_eq!(committed_files(&workspace, "out"), before);
     }
-    // A link to any other place, and a link next to a linked output, are the user's choice.
+    // A link to any other folder, and a link next to a linked output, are the user's choice.
     fs::create_dir_all(workspace.path("disk/7")).unwrap();
     symlink("disk/7", workspace.path("third.run")).unwrap();
     symlink("out.run", workspace.path("alias.run")).unwrap();

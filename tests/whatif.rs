@@ -76,8 +76,8 @@ fn whatif_matches_a_run() {
         assert_eq!(listed(&found, "leaving"), &before - &after, "{settings:?}");
         let calibration = read_json(&other.path("out.run/calibration.json"));
         for group in calibration["groups"].as_array().unwrap() {
-            let same = |of: &&Value| of["value"] == group["value"];
-            let own = found["groups"].as_array().unwrap().iter().find(same).unwrap();
+            let same_group = |other: &&Value| other["value"] == group["value"];
+            let own = found["groups"].as_array().unwrap().iter().find(same_group).unwrap();
             assert_eq!(own["then"]["samples"], group["kept"]);
             assert_eq!(own["thresholds_then"][0], group["thresholds"][0]["score"]);
         }

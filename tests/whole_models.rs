@@ -106,8 +106,8 @@ fn the_mini_model_matches_the_losses_of_its_own_code() {
         let row = texts(&corpus, "data_id").iter().position(|id| window["data_id"] == id.as_str());
         let text = texts(&corpus, "text").swap_remove(row.unwrap());
         let ids = tokenizer.encode(text, false).unwrap();
-        let place = |name: &str| window[name].as_u64().unwrap() as usize;
-        let ids = &ids.get_ids()[place("token_start")..place("token_end")];
+        let field = |name: &str| window[name].as_u64().unwrap() as usize;
+        let ids = &ids.get_ids()[field("token_start")..field("token_end")];
         let first: Vec<f64> = ids[..8].iter().map(|id| f64::from(*id)).collect();
         assert_eq!(first, numbers(&window["first_ids"]));
         check(&workspace, &serde_json::json!(ids), window);

@@ -61,11 +61,11 @@ mod tests {
     fn counts_over_the_window_take_at_most_16_bytes_a_token() {
         for tokens in [1, 100, 2048, 5000, 32_768, 70_000] {
             for ids in [ids(7, tokens), (0..tokens as u32).collect()] {
-                let (mut without, mut with) =
+                let (mut scored_only, mut with_window) =
                     (RecurrenceScan::default(), RecurrenceScan::default());
-                RecurrenceCounts::new(&ids, 1, &mut without);
-                RecurrenceCounts::with_window(&ids, 1, &mut with);
-                assert!(with.bytes() <= without.bytes() + 16 * tokens, "{tokens}");
+                RecurrenceCounts::new(&ids, 1, &mut scored_only);
+                RecurrenceCounts::with_window(&ids, 1, &mut with_window);
+                assert!(with_window.bytes() <= scored_only.bytes() + 16 * tokens, "{tokens}");
             }
         }
     }

@@ -175,10 +175,10 @@ fn an_infinite_key_affects_neither_rows_nor_unused_lanes() {
 #[test]
 fn a_query_or_key_that_is_not_a_number_shows_in_the_sums() {
     let shape = AttentionShape { tokens: 100, query_heads: 1, key_heads: 1, head_dim: 8 };
-    let break_at = |at: usize, with: f32| {
+    let break_at = |at: usize, value: f32| {
         move |row: usize, out: &mut [f32]| {
             if row == at {
-                out[3] = with;
+                out[3] = value;
             }
         }
     };

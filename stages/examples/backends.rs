@@ -108,8 +108,8 @@ fn difference(one: &[ForwardFigures], other: &[ForwardFigures]) -> String {
     };
     let mean =
         |figures: &ForwardFigures| figures.losses.iter().sum::<f64>() / figures.losses.len() as f64;
-    let max_difference = |of: &dyn Fn(&ForwardFigures) -> f64| {
-        pairs().map(|(one, other)| (of(one) - of(other)).abs()).fold(0.0, f64::max)
+    let max_difference = |value: &dyn Fn(&ForwardFigures) -> f64| {
+        pairs().map(|(one, other)| (value(one) - value(other)).abs()).fold(0.0, f64::max)
     };
     let (gains, others): (Vec<f64>, Vec<f64>) =
         pairs().map(|(one, other)| (gain(one), gain(other))).unzip();

@@ -354,7 +354,7 @@ impl FirstLayer {
 
     fn projections(&self, kernel: Kernel) -> Arc<PackedProjections> {
         let mut all = self.projections.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, projections)) = all.iter().find(|(of, _)| *of == kernel) {
+        if let Some((_, projections)) = all.iter().find(|(owner, _)| *owner == kernel) {
             return Arc::clone(projections);
         }
         let projections = Arc::new(PackedProjections::new(&self.spec, &self.table, kernel));

@@ -195,7 +195,7 @@ fn on_every_gpu(folder: &Path) {
     let named = std::env::var("LONGSIFT_CUDA_KERNEL").ok();
     let is_named = |kernel: &Kernel| named.as_deref().is_none_or(|named| named == kernel.name());
     let kernels = Kernel::ALL.iter().copied().filter(|kernel| kernel.is_cuda()).filter(is_named);
-    for (gpu, kernel) in gpus.iter().flat_map(|gpu| kernels.clone().map(move |of| (gpu, of))) {
+    for (gpu, kernel) in gpus.iter().flat_map(|gpu| kernels.clone().map(move |kernel| (gpu, kernel))) {
         if gpu.supports(kernel) {
             eprintln!("{} {}", gpu.name, kernel.name());
             let driver = Nvidia::open(gpu.ordinal).expect("the GPU opens");

@@ -457,9 +457,9 @@ fn all_measures_have_the_quantiles_of_the_shared_corpora() -> Outcome<()> {
         for (quantile, expected) in
             [0.05, 0.5, 0.95].into_iter().zip(protocol.windows.quantiles_of_whole[expected])
         {
-            let place = quantile * (values.len() - 1) as f64;
-            let (below, share) = (values[place as usize], place.fract());
-            let got = below + share * (values[place as usize + 1] - below);
+            let position = quantile * (values.len() - 1) as f64;
+            let (below, share) = (values[position as usize], position.fract());
+            let got = below + share * (values[position as usize + 1] - below);
             // The file has ten decimals.
             assert!((got - expected).abs() < 1e-9, "{name}, {quantile}: {got}, not {expected}");
         }

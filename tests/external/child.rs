@@ -72,8 +72,8 @@ fn rows(batch: &RecordBatch) -> Vec<Row> {
 
 fn answer(mode: &str, rows: &[Row], of_documents: bool) -> RecordBatch {
     let column = |name: &str, array: ArrayRef| (name.to_owned(), array, true);
-    let numbers = |of: &dyn Fn(&Row) -> f64| -> ArrayRef {
-        Arc::new(Float64Array::from_iter_values(rows.iter().map(of)))
+    let numbers = |value: &dyn Fn(&Row) -> f64| -> ArrayRef {
+        Arc::new(Float64Array::from_iter_values(rows.iter().map(value)))
     };
     let letters = |row: &Row| row.content.iter().filter(|byte| byte.is_ascii_alphabetic()).count();
     let mut columns = vec![column(

@@ -32,8 +32,8 @@ fn list(kind: u32, length: u64, values: &[u8]) -> Vec<u8> {
 fn tensor(name: &str, shape: &[u64], kind: u32, offset: u64) -> Vec<u8> {
     let sizes = shape.iter().flat_map(|size| size.to_le_bytes());
     let shape = (shape.len() as u32).to_le_bytes().into_iter().chain(sizes);
-    let place = kind.to_le_bytes().into_iter().chain(offset.to_le_bytes());
-    text(name).into_iter().chain(shape).chain(place).collect()
+    let location = kind.to_le_bytes().into_iter().chain(offset.to_le_bytes());
+    text(name).into_iter().chain(shape).chain(location).collect()
 }
 
 /// Checks that a file of these bytes, extended by a hole, is rejected with these words.
@@ -117,7 +117,7 @@ fn entries_of_odd_types_and_depths_are_refused() {
 
 #[test]
 fn overlapping_overflowing_and_misplaced_tensors_are_rejected() {
-    let of = |tensors: &[Vec<u8>]| [header(tensors.len() as u64, 0), tensors.concat()].concat();
+    let file = |tensors: &[Vec<u8>]| [header(tensors.len() as u64, 0), tensors.concat()].concat();
     for (what, tensors, words) in [
         ("sizes that overflow", vec![tensor("a", &[1 << 40, 1 << 40], 0, 0)], "more numbers"),
         ("bytes that overflow", vec![tensor("a", &[1 << 62], 0, 0)], "more bytes"),
@@ -130,7 +130,7 @@ fn overlapping_overflowing_and_misplaced_tensors_are_rejected() {
         ("rows that are no blocks", vec![tensor("a", &[33], 8, 0)], "whole blocks"),
         ("a name to be printed", vec![tensor("\u{1b}[2J\n", &[1 << 30], 0, 0)], "\\u{1b}"),
     ] {
-        refused(what, &of(&tensors), 4096, words);
+        refused(what, &file(&tensors), 4096, words);
     }
 }
 

@@ -80,7 +80,7 @@ mod with_network {
                 change(count.fetch_add(1, Ordering::Relaxed), request, reply)
             }));
             let main = Arc::new(Mutex::new(COMMIT.to_owned()));
-            let (place, commit) = (store.url(), Arc::clone(&main));
+            let (storage, commit) = (store.url(), Arc::clone(&main));
             let api = Server::new(move |request| {
                 let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
                 let parts: Vec<&str> = path.split('/').collect();
@@ -101,7 +101,7 @@ mod with_network {
                     ["", "datasets", "demo", "corpus", "resolve", revision, "data", name]
                         if is_commit(revision) =>
                     {
-                        Reply::redirect(&format!("{place}/{name}?signature=secret"))
+                        Reply::redirect(&format!("{storage}/{name}?signature=secret"))
                     }
                     ["", "api", "datasets", "demo", "corpus", ..] => {
                         Reply::status(404).with_header("X-Error-Code", "RevisionNotFound")

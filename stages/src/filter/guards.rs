@@ -103,8 +103,8 @@ impl Guard {
         let bounds = [
             self.min.map(|value| format!("at least {value}")),
             self.max.map(|value| format!("at most {value}")),
-            self.min_quantile.map(|of| format!("at least the quantile {}", of.0)),
-            self.max_quantile.map(|of| format!("at most the quantile {}", of.0)),
+            self.min_quantile.map(|quantile| format!("at least the quantile {}", quantile.0)),
+            self.max_quantile.map(|quantile| format!("at most the quantile {}", quantile.0)),
         ];
         bounds.into_iter().flatten().collect::<Vec<_>>().join(" and ")
     }

@@ -46,7 +46,7 @@ impl Measure for Compression {
     }
 
     fn columns(&self) -> Vec<Column> {
-        let (merge, of) = match self.scope {
+        let (merge, scope) = match self.scope {
             Scope::Window => (Merge::Mean, "window"),
             Scope::Document => (Merge::First, "document"),
         };
@@ -58,7 +58,7 @@ impl Measure for Compression {
                     "gzip_ratio",
                     "compressed bytes per byte",
                     format!(
-                        "size of the {of} as a gzip file of zlib-rs at level 6, relative to its text"
+                        "size of the {scope} as a gzip file of zlib-rs at level 6, relative to its text"
                     ),
                 )
             },

@@ -16,12 +16,12 @@ pub(super) fn folder() -> PathBuf {
 }
 
 /// Reads all numbers of the required tensors of one name, in row order, a few rows at a time.
-fn read(model: &ModelFolder, name: &str, most_rows: u64) -> Vec<f32> {
+fn read(model: &ModelFolder, name: &str, max_rows: u64) -> Vec<f32> {
     let parts = model.parts.iter().filter(|part| name.ends_with(&part.needed.name));
     let mut numbers = Vec::new();
     for part in parts {
         let mut reader = TensorReader::new(&model.shards, part).unwrap();
-        numbers.extend(reader.chunks(most_rows).flat_map(Result::unwrap));
+        numbers.extend(reader.chunks(max_rows).flat_map(Result::unwrap));
         assert_eq!(reader.finish().1, part.bytes(), "{name}: bytes read are bytes promised");
     }
     numbers
@@ -42,8 +42,8 @@ fn format(name: &str) {
         let expected = formats::floats(tensor.dtype(), tensor.data());
         let expected = wanted(&model, &name, &expected, tensor.shape()[1]);
         assert!(!expected.is_empty(), "{name} is needed");
-        for most_rows in [u64::MAX, 5] {
-            let got = read(&model, &name, most_rows);
+        for max_rows in [u64::MAX, 5] {
+            let got = read(&model, &name, max_rows);
             let pairs = got.iter().zip(&expected);
             let wrong = pairs.filter(|(got, expected)| got.to_bits() != expected.to_bits()).count();
             assert_eq!(

@@ -77,17 +77,17 @@ impl<'a> TensorReader<'a> {
         Ok(Self { part, sources, bytes, rows })
     }
 
-    /// Returns the rest of the tensor as floats, in chunks of at most about `most_rows` rows.
+    /// Returns the rest of the tensor as floats, in chunks of at most about `max_rows` rows.
     pub(crate) fn chunks(
         &mut self,
-        most_rows: u64,
+        max_rows: u64,
     ) -> impl Iterator<Item = Result<Vec<f32>, ModelProblem>> {
-        std::iter::from_fn(move || self.rows.pop().map(|range| self.chunk(range, most_rows)))
+        std::iter::from_fn(move || self.rows.pop().map(|range| self.chunk(range, max_rows)))
     }
 
     /// Reads the first rows of `range`; the others are read next.
-    fn chunk(&mut self, mut range: Range<u64>, most_rows: u64) -> Result<Vec<f32>, ModelProblem> {
-        let end = chunk_end(&range, most_rows, self.part.format.row_step());
+    fn chunk(&mut self, mut range: Range<u64>, max_rows: u64) -> Result<Vec<f32>, ModelProblem> {
+        let end = chunk_end(&range, max_rows, self.part.format.row_step());
         let rows = range.start..end;
         let mut sliced = Vec::new();
         for (index, source) in self.sources.iter_mut().enumerate() {
@@ -140,12 +140,12 @@ impl<'a> TensorReader<'a> {
     }
 }
 
-/// Returns the maximum bytes of a chunk of at most `most_rows` rows of a tensor: stored bytes, including those that
+/// Returns the maximum bytes of a chunk of at most `max_rows` rows of a tensor: stored bytes, including those that
 /// stay in memory, and bytes of its floats.
-pub(crate) fn chunk_bytes(part: &LocatedTensor, most_rows: u64) -> (u64, u64) {
+pub(crate) fn chunk_bytes(part: &LocatedTensor, max_rows: u64) -> (u64, u64) {
     let kept: u64 = part.kept().map(|index| part.stored[index].entry.byte_length()).sum();
     let of_chunk = |rows: &Range<u64>| {
-        let rows = rows.start..chunk_end(rows, most_rows, part.format.row_step());
+        let rows = rows.start..chunk_end(rows, max_rows, part.format.row_step());
         let slices = (0..part.stored.len()).filter_map(|index| part.format.slice(index, &rows));
         let stored: u64 = slices.map(|slice| slice.bytes()).sum();
         (kept + stored, 4 * (rows.end - rows.start) * part.needed.row_numbers())

@@ -51,13 +51,13 @@ fn statistics_match_the_own_backend() {
             near("far mass", &got.far_mass, &want.far_mass, 1e-5);
             near("far square", &got.far_square, &want.far_square, 1e-5);
             assert_eq!(got.context_dependence.is_some(), want.context_dependence.is_some());
-            let scores = |of: Option<f64>| Vec::from_iter(of);
+            let scores = |score: Option<f64>| Vec::from_iter(score);
             let (got, want) = (scores(got.context_dependence), scores(want.context_dependence));
             near("context dependence", &got, &want, 1e-4);
         }
         let (got, want) = (candle.forward(&[window]).unwrap(), own.forward(&[window]).unwrap());
         near("hidden state", &got[0].hidden_rms, &want[0].hidden_rms, 1e-5);
-        let logits = |of: &[f32]| of.iter().map(|x| f64::from(*x)).collect::<Vec<_>>();
+        let logits = |row: &[f32]| row.iter().map(|x| f64::from(*x)).collect::<Vec<_>>();
         near("logit", &logits(&got[0].last_logits), &logits(&want[0].last_logits), 1e-4);
     }
 }
@@ -98,7 +98,8 @@ fn shared_cases_match_the_models_own_code() {
         let counted = numbers(&expected["short_nll"]).split_off(short as usize - 1);
         within("short loss", &got.short_losses, counted, tolerance("nll_abs"), 0.0);
         let tokens = ids.len() as f64;
-        let strengths: Vec<f64> = got.layers.iter().flat_map(|of| &of.far_mass).copied().collect();
+        let strengths: Vec<f64> =
+            got.layers.iter().flat_map(|layer| &layer.far_mass).copied().collect();
         let want = numbers(&expected["proportion"]).into_iter().map(|share| share * tokens);
         within("far mass", &strengths, want.collect(), 1e-9, tolerance("proportion_rel"));
     }

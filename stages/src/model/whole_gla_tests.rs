@@ -135,7 +135,7 @@ impl Reference {
                 let input = from.map_or(0.0, |row| rows[row * width + at % width]);
                 f64::from(taps[at % width * count + tap]) * input
             };
-            (0..rows.len()).map(|at| swish((0..count).map(|of| tap(at, of)).sum())).collect()
+            (0..rows.len()).map(|at| swish((0..count).map(|index| tap(at, index)).sum())).collect()
         });
         let rank = reference_product(y, self.weights(&name("gk_proj.0.weight")), hidden);
         let mut decays = reference_product(&rank, self.weights(&name("gk_proj.1.weight")), 16);

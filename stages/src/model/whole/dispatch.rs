@@ -85,7 +85,7 @@ impl WholeModel {
         match &self.backend {
             Chosen::Own => self.kernel.name().to_owned(),
             #[cfg(feature = "candle")]
-            Chosen::Candle(place) => place.name(),
+            Chosen::Candle(devices) => devices.name(),
         }
     }
 
@@ -93,7 +93,7 @@ impl WholeModel {
         match &self.backend {
             Chosen::Own => ProductPrecision::F32,
             #[cfg(feature = "candle")]
-            Chosen::Candle(place) => place.precision,
+            Chosen::Candle(devices) => devices.precision,
         }
     }
 

@@ -60,7 +60,7 @@ impl WholeModel {
             .map(|ids| HeadRequest { last_logits: true, ..HeadRequest::losses(ids, 0) });
         let ends: Vec<HeadRequest<'_>> = ends.collect();
         let run = on_backend!(self, 0, backend => {
-            let mut nothing = Visit { layers: &[], with: &mut |_, _, _, _| Ok(true) };
+            let mut nothing = Visit { layers: &[], callback: &mut |_, _, _, _| Ok(true) };
             self.run(&backend, &ends, true, &mut nothing, &|| true)?
         });
         let run = run.expect("the callback never stops");

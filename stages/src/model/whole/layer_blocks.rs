@@ -33,10 +33,10 @@ impl WholeModel {
     ) -> Result<BlockShares, ModelProblem> {
         self.check(ids)?;
         let mut shares = None;
-        let mut with = |spec: &AttentionSpec,
-                        query_keys: &QueryKeys<'_>,
-                        ropes: &Ropes<'_>,
-                        states: &[Vec<f32>]| {
+        let mut callback = |spec: &AttentionSpec,
+                            query_keys: &QueryKeys<'_>,
+                            ropes: &Ropes<'_>,
+                            states: &[Vec<f32>]| {
             let rope = ropes.get(spec.rope.as_ref(), ids.len());
             shares = Some(query_keys.with_source(rope, &states[0], &mut |shape, rules, source| {
                 let blocks = BlockAttention::new(ends, None);
@@ -44,7 +44,7 @@ impl WholeModel {
             }));
             Ok(true)
         };
-        let mut visit = Visit { layers: &[index as u32], with: &mut with };
+        let mut visit = Visit { layers: &[index as u32], callback: &mut callback };
         self.run(&CpuBackend(self), &[HeadRequest::losses(ids, 0)], false, &mut visit, &|| true)?;
         Ok(shares.expect("the layer is visited"))
     }

@@ -100,11 +100,11 @@ impl WholeModel {
         self.head.as_ref().unwrap_or(&self.embedding)
     }
 
-    /// Reads the head in pieces of `rows` rows, each passed to `with` after the index of its first row.
+    /// Reads the head in pieces of `rows` rows, each passed to `callback` after the index of its first row.
     pub(super) fn read_head(
         &self,
         rows: u64,
-        with: &mut dyn FnMut(usize, Vec<f32>) -> Result<(), ModelProblem>,
+        callback: &mut dyn FnMut(usize, Vec<f32>) -> Result<(), ModelProblem>,
     ) -> Result<(), ModelProblem> {
         let mut reader = TensorReader::new(&self.shards, self.head())?;
         let mut first = 0;
@@ -112,7 +112,7 @@ impl WholeModel {
             let piece = piece?;
             self.head().check_finite(&piece, "loss")?;
             let count = piece.len() / self.spec().embedding_width() as usize;
-            with(first, piece)?;
+            callback(first, piece)?;
             first += count;
         }
         Ok(())

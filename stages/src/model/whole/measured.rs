@@ -85,19 +85,20 @@ impl WholeModel {
         let mut figures = vec![ForwardFigures::default(); windows.len()];
         let ends: Vec<HeadRequest<'_>> = sequences.iter().map(Sequence::end).collect();
         let layers = request.attention.as_ref().map_or(&[][..], |attention| &attention.layers);
-        let mut with = |spec: &AttentionSpec, query_keys: &_, ropes: &Ropes<'_>, states: &[_]| {
-            let attention = request.attention.as_ref().expect("only its layers are visited");
-            // Whole windows come first.
-            for ((figures, ids), state) in figures.iter_mut().zip(windows).zip(states) {
-                if !should_continue() {
-                    return Ok(false);
+        let mut callback =
+            |spec: &AttentionSpec, query_keys: &_, ropes: &Ropes<'_>, states: &[_]| {
+                let attention = request.attention.as_ref().expect("only its layers are visited");
+                // Whole windows come first.
+                for ((figures, ids), state) in figures.iter_mut().zip(windows).zip(states) {
+                    if !should_continue() {
+                        return Ok(false);
+                    }
+                    let rope = ropes.get(spec.rope.as_ref(), ids.len());
+                    figures.layers.push(backend.attention(query_keys, rope, state, attention)?);
                 }
-                let rope = ropes.get(spec.rope.as_ref(), ids.len());
-                figures.layers.push(backend.attention(query_keys, rope, state, attention)?);
-            }
-            Ok(true)
-        };
-        let mut visit = Visit { layers, with: &mut with };
+                Ok(true)
+            };
+        let mut visit = Visit { layers, callback: &mut callback };
         let losses = request.losses.is_some();
         let Some(run) = self.run(backend, &ends, losses, &mut visit, should_continue)? else {
             return Ok(None);

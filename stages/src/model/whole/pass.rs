@@ -38,8 +38,8 @@ pub(super) struct Visit<'v, B: Backend> {
     /// Their indices, ascending.
     pub(super) layers: &'v [u32],
     /// Callback with the states of whole sequences; `false` stops the run.
-    #[expect(clippy::type_complexity, reason = "one callback")]
-    pub(super) with: &'v mut dyn FnMut(
+    #[expect(clippy::type_complexity, reason = "the type is used once")]
+    pub(super) callback: &'v mut dyn FnMut(
         &AttentionSpec,
         &B::QueryKeys,
         &Ropes<'_>,
@@ -98,7 +98,7 @@ impl WholeModel {
                     let parts = located.parts.iter().filter(|part| is_for_query_keys(part));
                     let weights = LayerWeights::read_tensors(&self.shards, parts)?;
                     let query_keys = backend.query_keys(index, weights)?;
-                    if !(visit.with)(spec, &query_keys, &ropes, &states)? {
+                    if !(visit.callback)(spec, &query_keys, &ropes, &states)? {
                         return Ok(None);
                     }
                     break;
@@ -106,7 +106,7 @@ impl WholeModel {
                 let weights = LayerWeights::read_tensors(&self.shards, &located.parts)?;
                 let layer = backend.layer(index, weights)?;
                 if visit.layers.contains(&(index as u32))
-                    && !(visit.with)(spec, B::query_keys_of(&layer), &ropes, &states)?
+                    && !(visit.callback)(spec, B::query_keys_of(&layer), &ropes, &states)?
                 {
                     return Ok(None);
                 }

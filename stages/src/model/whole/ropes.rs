@@ -72,7 +72,7 @@ impl<'a> Ropes<'a> {
             if indices.last().is_none_or(|(longest, _)| same_up_to < *longest as u64) {
                 let rotation = spec.rotation(tokens);
                 let fits =
-                    |(of, longest): &(Rotation, usize)| *of == rotation && *longest >= tokens;
+                    |(known, longest): &(Rotation, usize)| *known == rotation && *longest >= tokens;
                 let index = self.rotations.iter().position(fits).unwrap_or_else(|| {
                     self.rotations.push((rotation, tokens));
                     self.rotations.len() - 1
