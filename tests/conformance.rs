@@ -131,7 +131,7 @@ fn a_sliding_window_that_cannot_see_the_far_distance_is_refused() {
 
 #[test]
 #[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
-fn every_case_is_a_test_here() {
+fn every_case_has_a_test() {
     let source = include_str!("conformance.rs");
     for entry in std::fs::read_dir(shared("conformance")).unwrap() {
         let entry = entry.unwrap();

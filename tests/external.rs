@@ -413,7 +413,7 @@ fn arguments_are_not_passed_to_a_shell() {
 }
 
 #[test]
-fn a_row_is_only_given_up_by_a_fresh_process() {
+fn a_row_is_retried_in_a_new_process_before_it_is_quarantined() {
     let workspace = workspace();
     let summary = run(&workspace, &windows("answers-once", "batch_windows: 4,"));
     assert_eq!(summary["quarantined"], 0, "{summary}");

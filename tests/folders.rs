@@ -153,7 +153,7 @@ fn folders_named_key_and_value_become_columns() {
 }
 
 #[test]
-fn a_file_below_two_values_of_one_key_is_refused() {
+fn a_path_with_two_values_of_one_key_is_refused() {
     let workspace = workspace();
     document(&workspace, "input/lang=en/day=1/lang=en/1.parquet");
     document(&workspace, "input/lang=en/day=1/lang=de/2.parquet");

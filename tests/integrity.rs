@@ -204,7 +204,7 @@ fn removed_and_truncated_score_files_are_measured_again() {
 }
 
 #[test]
-fn damaged_scores_are_never_selected_from() {
+fn a_selection_never_uses_damaged_scores() {
     let workspace = workspace();
     workspace.run(&pipeline());
     let scores = workspace.path("out.run/scores");

@@ -165,7 +165,7 @@ mod every_column_is_that_of_the_models_own_code {
 
 #[test]
 #[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
-fn every_case_is_a_test_here() {
+fn every_case_has_a_test() {
     let source = include_str!("language_model.rs");
     for set in ["conformance-lm", "conformance-gla"] {
         for case in read_json(&shared(&format!("{set}/MANIFEST.json")))["cases"].as_array().unwrap()

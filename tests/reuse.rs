@@ -524,10 +524,10 @@ fn a_saved_calibration_scores_an_increment_like_the_corpus_before_it() {
         assert!((got - expected[row]).abs() < 1e-9, "{got} for {}", expected[row]);
     }
     assert_eq!(texts(&output, "id").len(), integers(&output, "longsift_window").len());
-    refuses_what_the_calibration_is_not_for(&workspace, &increment);
+    check_that_other_settings_and_groups_are_refused(&workspace, &increment);
 }
 
-fn refuses_what_the_calibration_is_not_for(workspace: &Workspace, increment: &Pipeline) {
+fn check_that_other_settings_and_groups_are_refused(workspace: &Workspace, increment: &Pipeline) {
     let mut other = increment.clone();
     other.score = other.score.replace("0.7", "0.8");
     other.output = "path: third".to_owned();

@@ -92,7 +92,7 @@ fn a_file_added_between_two_runs_is_read_once() {
 
 /// Ids that look like the sample ids of other documents.
 #[test]
-fn sample_ids_are_unique_whatever_the_ids_are() {
+fn sample_ids_are_unique_for_any_ids() {
     let ids = ["x", "x", "x@a.parquet:1", "x@a.parquet:2", "x@a.parquet:1@a.parquet:3", "y#0", "y"];
     let lengths = [64, 64, 64, 64, 64, 20, 64];
     for more in ["", "mark_only: true"] {

@@ -36,14 +36,14 @@ impl MappedFile {
 
     /// Maps or copies an open regular file that nobody writes to any more.
     pub fn from_file(file: &File) -> std::io::Result<Self> {
-        Self::from_file_of(file, rustix::process::geteuid().as_raw())
+        Self::from_file_of_user(file, rustix::process::geteuid().as_raw())
     }
 
     fn open_as(path: &Path, user: u32) -> std::io::Result<Self> {
-        Self::from_file_of(&File::open(path)?, user)
+        Self::from_file_of_user(&File::open(path)?, user)
     }
 
-    fn from_file_of(file: &File, user: u32) -> std::io::Result<Self> {
+    fn from_file_of_user(file: &File, user: u32) -> std::io::Result<Self> {
         let content = if seal(file, user)? {
             // SAFETY: the map is read-only and private to this value, and by the condition on the type nobody writes to
             // the file or shortens it while the map lives.
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_come_back_as_written() {
+    fn numbers_round_trip() {
         let numbers = [1.5_f32, -2.0, 3.25];
         let file = mapped("numbers", bytemuck::cast_slice(&numbers));
         assert_eq!(file.numbers::<f32>(4..12), Some(&numbers[1..]));

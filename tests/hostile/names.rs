@@ -87,7 +87,7 @@ fn names_of_files_columns_and_rows_are_printed_escaped() {
 }
 
 #[test]
-fn mistakes_about_such_names_are_printed_escaped() {
+fn hostile_names_in_errors_are_printed_escaped() {
     let (workspace, pipeline) = workspace();
     let file = workspace.path(&format!("input/{EVIL}.parquet"));
     let whole = fs::read(&file).unwrap();
@@ -102,7 +102,7 @@ fn mistakes_about_such_names_are_printed_escaped() {
     };
     let mut other = pipeline.clone();
     other.input = "path: input, id_column: absent, tokens_column: tokens".to_owned();
-    expect("a missing column beside them", &other, 2);
+    expect("a missing column", &other, 2);
     let mut fail = pipeline.clone();
     fail.input = "path: input, id_column: id, tokens_column: tokens, on_bad_row: fail".to_owned();
     expect("a bad row", &fail, 3);

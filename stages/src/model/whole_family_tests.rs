@@ -81,7 +81,7 @@ mod every_figure_is_that_of_the_models_own_code {
 }
 
 #[test]
-fn every_case_is_a_test_here() {
+fn every_case_has_a_test() {
     let source = include_str!("whole_family_tests.rs");
     for entry in fs::read_dir(cases()).unwrap() {
         let entry = entry.unwrap();
