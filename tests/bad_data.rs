@@ -103,7 +103,7 @@ fn a_text_that_is_not_utf8_loses_only_its_row() {
             assert!(codes.values().all(|code| code == "invalid_utf8"));
             let mut expected = expected.clone();
             expected.retain(|row, _| !codes.contains_key(row));
-            assert_eq!(scores_by_row(&workspace), expected, "other rows are scored as ever");
+            assert_eq!(scores_by_row(&workspace), expected, "other rows are still scored");
             // The rest of the row is kept; the invalid text is null.
             let table = read_parquet(&workspace.path("out.run/quarantine"));
             assert_eq!(optional_texts(&table, "id")[0].as_deref(), Some("id 1"));

@@ -230,7 +230,11 @@ fn names_that_cannot_be_mirrored_are_rejected() {
         workspace.write("pipeline.yaml", pipeline.to_string());
         let answer = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2);
         assert!(answer.stderr.contains(says), "{}", answer.stderr);
-        assert!(answer.stderr.contains("mirror: true"), "the place: {}", answer.stderr);
+        assert!(
+            answer.stderr.contains("mirror: true"),
+            "the error names the setting: {}",
+            answer.stderr
+        );
     };
     refused(
         &["a.parquet", "a", "b/x.bin", "b/x.bin.parquet"],

@@ -26,7 +26,7 @@ pub(crate) fn words(head_dim: usize) -> usize {
 /// the row is not finite, the factor is `NaN`. `words`: `[words(row.len())]`.
 #[inline(always)]
 pub(crate) fn round(row: &[f32], words: &mut [u32]) {
-    let (factor, words) = words.split_last_mut().expect("the factor has a word");
+    let (factor, words) = words.split_last_mut().expect("the last word is the factor");
     let (length, largest) = length_and_largest(row);
     if !length.is_finite() || length == 0.0 {
         words.fill(0);

@@ -173,7 +173,7 @@ mod tests {
             .expect("this user owns the file");
         let file = MappedFile::open_as(&path, user + 1).expect("the file was just written");
         assert!(!file.is_mapped());
-        std::fs::write(&path, [0; 4]).expect("everyone may");
+        std::fs::write(&path, [0; 4]).expect("the file is still writable");
         assert_eq!(file.numbers::<f32>(0..12), Some(&[1.5, -2.0, 3.25][..]));
         assert_eq!(file.bytes().len(), 12);
         std::fs::remove_file(&path).expect("the file exists");

@@ -179,7 +179,7 @@ mod tests {
             let row = row.min(tokens - 1);
             let segments = segments(tokens, distance).without_first_keys(first_keys);
             for key in 0..tokens {
-                let segment = (0..segments.count()).find(|&s| key < segments.end(s, row)).expect("the last has no end");
+                let segment = (0..segments.count()).find(|&s| key < segments.end(s, row)).expect("the last segment has no end");
                 prop_assert_eq!(segments.segment_of(key, row), segment);
                 let counts = key >= first_keys;
                 let bin = (counts && key <= row).then(|| distance_bin(row - key));

@@ -87,7 +87,7 @@ impl Layout {
         buffer: &'a mut [u32],
     ) -> &'a [u32] {
         if self.element_type == ElementType::F32 {
-            assert_eq!(self.depth_multiple, 1, "nothing stands between rows of float32");
+            assert_eq!(self.depth_multiple, 1, "rows of float32 have no padding");
             return bytemuck::cast_slice(rows);
         }
         let depth = self.depth(head_dim);

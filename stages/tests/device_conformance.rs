@@ -3,7 +3,7 @@
 #![expect(clippy::print_stderr, reason = "the tests print the compared values")]
 
 #[path = "../../kernels/tests/cuda/emulation/driver.rs"]
-#[expect(unsafe_code, dead_code, reason = "shared with the kernels' tests, which use everything")]
+#[expect(unsafe_code, dead_code, reason = "shared with the tests of the kernels")]
 mod emulation_driver;
 #[path = "../../kernels/tests/cuda/emulation/library.rs"]
 #[expect(unsafe_code, reason = "it belongs to the kernels' tests")]
@@ -195,7 +195,9 @@ fn on_every_gpu(folder: &Path) {
     let named = std::env::var("LONGSIFT_CUDA_KERNEL").ok();
     let is_named = |kernel: &Kernel| named.as_deref().is_none_or(|named| named == kernel.name());
     let kernels = Kernel::ALL.iter().copied().filter(|kernel| kernel.is_cuda()).filter(is_named);
-    for (gpu, kernel) in gpus.iter().flat_map(|gpu| kernels.clone().map(move |kernel| (gpu, kernel))) {
+    for (gpu, kernel) in
+        gpus.iter().flat_map(|gpu| kernels.clone().map(move |kernel| (gpu, kernel)))
+    {
         if gpu.supports(kernel) {
             eprintln!("{} {}", gpu.name, kernel.name());
             let driver = Nvidia::open(gpu.ordinal).expect("the GPU opens");

@@ -19,7 +19,8 @@ const VOCABULARY: u64 = 8_000;
 
 /// Returns the bytes that this process has read so far through any system call.
 fn bytes_read() -> u64 {
-    let text = fs::read_to_string("/proc/self/io").expect("the system counts");
+    let text =
+        fs::read_to_string("/proc/self/io").expect("Linux counts the bytes that a process reads");
     let count = text.lines().find_map(|line| line.strip_prefix("rchar: "));
     count.expect("the file has this line").parse().expect("a number")
 }
@@ -111,7 +112,7 @@ fn only_layer_zero_of_five_gigabytes_is_read() {
     );
     assert!(model.checkpoint_bytes() > 5_000_000_000);
     assert_eq!((model.bytes_to_read(), table.bytes_read), (needed, needed));
-    assert!(touched >= needed, "the count is that of the system: {touched}");
+    assert!(touched >= needed, "fewer bytes were read than the table needs: {touched}");
     assert!(
         touched as f64 <= 1.01 * needed as f64,
         "{touched} bytes read where {needed} are needed"

@@ -33,8 +33,8 @@ const WRITTEN: [&str; 2] = ["create a\n", "write a 0 3\nnew"];
 fn unsynced_data_is_lost() {
     let disk = after(&WRITTEN);
     assert_eq!(kept(&disk, Survives::OnlySynced), []);
-    assert_eq!(kept(&disk, Survives::AllNames), file("a", ""), "the name, and none of its bytes");
-    assert_eq!(kept(&disk, Survives::AllBytes), [], "the bytes, and no name");
+    assert_eq!(kept(&disk, Survives::AllNames), file("a", ""), "only the name survives");
+    assert_eq!(kept(&disk, Survives::AllBytes), [], "only the bytes survive");
     assert_eq!(disk.now().len(), 1);
 }
 

@@ -44,7 +44,7 @@ fn a_document_is_reproducible_and_repeats_itself() {
     assert_eq!(hex(&Sha256::digest(&bytes)), KNOWN);
     let recurs =
         |from: usize| tokens[from + 64..].windows(8).any(|later| later == &tokens[from..from + 8]);
-    assert!((0..400).filter(|from| recurs(*from)).count() > 40, "pieces come back from far away");
+    assert!((0..400).filter(|from| recurs(*from)).count() > 40, "passages recur far back");
     let names = texts(&corpus("x", &[3, 5]), "id");
     assert_eq!(names, ["x-0", "x-1"]);
     assert_eq!(

@@ -157,7 +157,11 @@ mod tests {
         );
         assert_eq!(kept(&budgets, Some("books"), &[50, 100, 1, 100]), [true, true, false, true]);
         assert_eq!(kept(&budgets, Some("code"), &[100, 50]), [false, true]);
-        assert_eq!(kept(&budgets, None, &[100, 50]), [false, true], "the null group is any group");
+        assert_eq!(
+            kept(&budgets, None, &[100, 50]),
+            [false, true],
+            "a budget for any group applies to samples without a group"
+        );
     }
 
     #[test]

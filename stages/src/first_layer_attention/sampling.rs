@@ -159,7 +159,7 @@ mod tests {
         let deviation = (squares / draws).sqrt();
         // Five standard errors of the mean; the variance of a variance is about 2/draws of its square.
         assert!((errors / draws).abs() < 5.0 * deviation / draws.sqrt(), "bias {}", errors / draws);
-        assert!((stated / squares - 1.0).abs() < 0.06, "stated {stated}, seen {squares}");
+        assert!((stated / squares - 1.0).abs() < 0.06, "estimated {stated}, observed {squares}");
     }
 
     #[test]

@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn the_most_frequent_period_counts() {
         let ids: Vec<u32> = (0..30).map(|token| token % 5).collect();
-        assert_eq!(periodic(&ids), vec![7..30], "the first trigram ends at 2 and returns at 7");
+        assert_eq!(periodic(&ids), vec![7..30], "the first trigram ends at 2 and recurs at 7");
         assert!(periodic(&[7; 9]).is_empty(), "a run of one token has period 1");
         assert!(periodic(&[]).is_empty() && periodic(&[1, 2]).is_empty());
     }

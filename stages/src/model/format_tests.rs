@@ -22,7 +22,7 @@ fn read(model: &ModelFolder, name: &str, max_rows: u64) -> Vec<f32> {
     for part in parts {
         let mut reader = TensorReader::new(&model.shards, part).unwrap();
         numbers.extend(reader.chunks(max_rows).flat_map(Result::unwrap));
-        assert_eq!(reader.finish().1, part.bytes(), "{name}: bytes read are bytes promised");
+        assert_eq!(reader.finish().1, part.bytes(), "{name}: bytes read differ from the estimate");
     }
     numbers
 }

@@ -277,7 +277,7 @@ mod tests {
         assert_close(group.percentile(7.0), 2.0 / 5.0);
         assert_close(group.percentile(7.999), 2.0 / 5.0);
         assert_close(group.percentile(8.0), 3.5 / 5.0);
-        assert_eq!(bin(0.0, 4096.0, 4096.0), 4095, "the greatest value is in the last bin");
+        assert_eq!(bin(0.0, 4096.0, 4096.0), 4095, "the largest value is in the last bin");
     }
 
     #[test]
