@@ -1,11 +1,44 @@
 //! Search for the added tokens of a tokenizer (`<|endoftext|>`) in a text, as in the `tokenizers` crate. The crate's
 //! own search is private, copies the text and stores sixteen bytes of alignment for each of its bytes.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use aho_corasick::{AhoCorasick, MatchKind};
 use regex_automata::meta::Regex;
-use tokenizers::{AddedToken, Result};
+use tokenizers::{AddedToken, NormalizedString, Normalizer, Result, Tokenizer};
+
+use super::patterns::NormalizerSteps;
+
+/// Checks that no two added tokens are equal after normalization: the crate would choose one of them at random.
+pub(super) fn check_distinct(tokenizer: &Tokenizer, normalizer: &NormalizerSteps) -> Result<()> {
+    let added = tokenizer.get_added_tokens_decoder();
+    let normalized: BTreeMap<u32, AddedToken> =
+        added.into_iter().filter(|(_, token)| token.normalized).collect();
+    let mut texts = BTreeMap::<String, (u32, AddedToken)>::new();
+    for (id, token) in normalized {
+        let mut content = NormalizedString::from(token.content.as_str());
+        normalizer.watched().normalize(&mut content)?;
+        let text = content.get().to_owned();
+        if text.is_empty() {
+            return Err(format!(
+                "the added token `{}` ({id}) is empty after normalization",
+                token.content
+            )
+            .into());
+        }
+        if let Some((first, other)) = texts.get(&text) {
+            return Err(format!(
+                "the added tokens `{}` ({first}) and `{}` ({id}) are equal after normalization, and tokenizers chooses either at \
+                 random; remove one, or write `\"normalized\": false`",
+                other.content, token.content
+            )
+            .into());
+        }
+        texts.insert(text, (id, token));
+    }
+    Ok(())
+}
 
 #[derive(Debug)]
 pub(super) struct AddedTokens {

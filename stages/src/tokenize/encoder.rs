@@ -12,6 +12,7 @@ use tokenizers::{Model, OffsetType, PreTokenizer};
 use crate::contract::{SIGNATURE_BYTES, Signature, hex, open_regular};
 use crate::model::{ModelFiles, is_gguf_file};
 
+use super::added;
 use super::bpe_model::{BpeModel, BpeTokenizer};
 use super::budget::PatternBudget;
 use super::encoded::character_ends;
@@ -150,6 +151,7 @@ impl Encoder {
         let largest_id = largest_of_model.max(added).ok_or("the vocabulary is empty")?;
         let normalizer = NormalizerSteps::new(steps.get_normalizer())?;
         let pre_tokenizer = PreTokenizerSteps::new(steps.get_pre_tokenizer())?;
+        added::check_distinct(steps, &normalizer)?;
         Ok(Self {
             splitter: Splitter::new(steps, model, &normalizer, &pre_tokenizer)?,
             normalizer,
@@ -383,6 +385,34 @@ mod tests {
             Encoder::from_bytes(&empty, SpecialTokensInText::Parse).err().unwrap(),
             "the vocabulary is empty"
         );
+    }
+
+    #[test]
+    fn added_tokens_that_are_equal_after_normalization_are_refused() {
+        let with = |normalizer: &str, normalized: bool| {
+            let bytes = bytes_with(|form| {
+                let token = |id: u32, content: &str| {
+                    json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
+                           "normalized": normalized, "special": false})
+                };
+                form["normalizer"] = json!({ "type": normalizer });
+                form["added_tokens"] = json!([token(257, "<USER>"), token(258, "<user>")]);
+            });
+            Encoder::from_bytes(&bytes, SpecialTokensInText::Parse)
+        };
+        let reason = with("Lowercase", true).err().unwrap();
+        assert!(
+            reason.contains("`<USER>` (257) and `<user>` (258) are equal after normalization"),
+            "{reason}"
+        );
+        assert!(with("Lowercase", false).is_ok() && with("NFC", true).is_ok());
+        let emptied = bytes_with(|form| {
+            form["normalizer"] = json!({"type": "Strip", "strip_left": true, "strip_right": true});
+            form["added_tokens"][0]["content"] = json!("  ");
+            form["added_tokens"][0]["normalized"] = json!(true);
+        });
+        let reason = Encoder::from_bytes(&emptied, SpecialTokensInText::Parse).err().unwrap();
+        assert_eq!(reason, "the added token `  ` (257) is empty after normalization");
     }
 
     #[test]

@@ -52,6 +52,10 @@ impl MergedPairs {
         // Unknown characters may be one token together; such a token ends where a known character follows.
         let every_byte = model.byte_fallback
             && byte_tokens.iter().all(|token| model.vocab.contains_key(token.as_str()));
+        // Without a token for them, unknown characters are dropped, and their neighbours are merged.
+        if !every_byte && model.unk_token.is_none() {
+            return None;
+        }
         let known = || {
             let single = |token: &Text<'_>| {
                 let mut letters = token.chars();

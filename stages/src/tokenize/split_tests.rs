@@ -240,6 +240,13 @@ fn unsplittable_texts_are_encoded_whole() {
             trained(&spaces, &none, |form| form["model"]["ignore_merges"] = json!(true)),
             "its tokens depend on more than merges",
         ),
+        (
+            trained(&spaces, &none, |form| {
+                form["model"]["unk_token"] = Value::Null;
+                only_plain_added_tokens(form);
+            }),
+            "its tokens depend on more than merges",
+        ),
         (trained(&spaces, &none, |_| ()), "its added tokens are matched in normalised text"),
     ] {
         let encoder = Encoder::from_bytes(&json, SpecialTokensInText::Parse).unwrap();

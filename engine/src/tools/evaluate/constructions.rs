@@ -70,8 +70,10 @@ pub(crate) const KINDS: [WindowKind; 18] = [
     kind("pieces_2", Ladder, &[], |base, rng| join(base, 2, rng)).doc("pieces of two documents"),
     kind("pieces_4", Ladder, &[], |base, rng| join(base, 4, rng)).doc("pieces of four documents"),
     kind("pieces_8", Ladder, BOTH, |base, rng| join(base, 8, rng)).doc("pieces of eight documents"),
-    kind("far_permute", Dependence, &[], |base, rng| shuffle(base, base.window.len() / 2, 1, rng))
-        .doc("its first half in random order"),
+    kind("far_permute", Dependence, &[], |base, rng| {
+        Some(shuffle(base, base.window.len() / 2, 1, rng))
+    })
+    .doc("its first half in random order"),
     kind("far_swap", Dependence, &[], swap_half).doc("its first half from another document"),
     kind("plant", Planted, &[], |base, rng| plant(base, rng).map(|(window, _)| window))
         .doc("sixteen short facts in its first quarter, again in its last"),
@@ -79,10 +81,10 @@ pub(crate) const KINDS: [WindowKind; 18] = [
         .doc("as `plant`, with the tokens of the repeated facts shuffled"),
     kind("chunk_shuffle", Information, &[], |base, rng| {
         let tokens = base.window.len();
-        shuffle(base, tokens, (tokens / 16).max(1), rng)
+        Some(shuffle(base, tokens, (tokens / 16).max(1), rng))
     })
     .doc("its sixteen chunks in random order (turns near links into far ones)"),
-    kind("token_shuffle", Tokens, &[], |base, rng| shuffle(base, base.window.len(), 1, rng))
+    kind("token_shuffle", Tokens, &[], |base, rng| Some(shuffle(base, base.window.len(), 1, rng)))
         .doc("its tokens in random order"),
     kind("dup", Junk, FIXED, |base, rng| Some(duplicate(base, rng)))
         .doc("its first half twice, one token in twenty changed in the copy"),
@@ -157,13 +159,13 @@ fn join(base: &Base<'_>, pieces: usize, rng: &mut Rng) -> Option<Vec<u32>> {
 }
 
 /// Permutes the first `tokens` of a window in chunks of `length` tokens.
-fn shuffle(base: &Base<'_>, tokens: usize, length: usize, rng: &mut Rng) -> Option<Vec<u32>> {
+fn shuffle(base: &Base<'_>, tokens: usize, length: usize, rng: &mut Rng) -> Vec<u32> {
     let order = rng.permutation(tokens / length);
     let mut window = base.window.to_vec();
     for (chunk, from) in window.chunks_exact_mut(length).zip(order) {
         chunk.copy_from_slice(&base.window[from * length..][..length]);
     }
-    Some(window)
+    window
 }
 
 fn swap_half(base: &Base<'_>, rng: &mut Rng) -> Option<Vec<u32>> {

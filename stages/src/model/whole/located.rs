@@ -232,13 +232,13 @@ fn layer_tensors(first: &FirstLayerConfig, decoder: &Decoder, layer: u64) -> Vec
     add(output, TensorRole::OUTPUT);
     for part in decoder.feed_forward.perceptrons() {
         if let Some(gate) = &part.gate {
-            projection(gate, TensorRole::GATE);
+            add(gate, TensorRole::GATE);
         }
-        projection(&part.up, TensorRole::UP);
-        projection(&part.down, TensorRole::DOWN);
+        add(&part.up, TensorRole::UP);
+        add(&part.down, TensorRole::DOWN);
     }
     if let FeedForward::Experts { router, .. } = &decoder.feed_forward {
-        projection(router, TensorRole::ROUTER);
+        add(router, TensorRole::ROUTER);
     }
     let norms = [
         (&decoder.after_attention, TensorRole::AFTER_ATTENTION),
