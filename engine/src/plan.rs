@@ -111,9 +111,6 @@ impl Plan {
     }
 
     /// Returns the digests of the files that the answers of external programs depend on, by `external` stage.
-    ///
-    /// # Errors
-    /// A file cannot be read.
     pub fn program_digests(&self) -> Result<BTreeMap<String, BTreeMap<String, String>>> {
         let of = |program: &Program| Ok((program.settings.name.clone(), program.digests()?));
         self.programs.iter().map(of).collect()

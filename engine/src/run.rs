@@ -88,9 +88,6 @@ impl RunOutcome {
     }
 
     /// Converts a refused result to an error.
-    ///
-    /// # Errors
-    /// The result was refused.
     pub fn into_result(self) -> Result<Self> {
         match self.refused {
             Some(refused) => Err(refused),

@@ -70,9 +70,6 @@ pub(super) struct ListedRun {
 /// Lists the entries of a cache folder (by default this user's) and the run directories below `runs`, and removes
 /// those that `clear` selects. Of the runs, only finished ones without a running process are removed, and their
 /// output stays. Files that longsift did not write are kept and reported.
-///
-/// # Errors
-/// Fails if a kind is unknown, or a folder cannot be read or removed.
 pub(super) fn cache(arguments: &CacheArguments) -> Result<CacheListing> {
     let CacheArguments { folder, runs, clear, .. } = arguments;
     let names = || KINDS.map(|(kind, _)| kind).into_iter().chain([RUNS]);

@@ -73,9 +73,6 @@ struct UnexpectedRow {
 /// Runs the tests of a pipeline, each in a temporary folder, and reports the rows with unexpected outcomes. Only the
 /// input, the output, `input.since` and `checks` of the pipeline are replaced; rows that cannot be scored never fail
 /// the run.
-///
-/// # Errors
-/// Fails if the pipeline or the tests file is wrong.
 pub(super) fn test(arguments: &TestArguments) -> Result<u8> {
     let pipeline = &arguments.pipeline.pipeline;
     let overrides = &arguments.pipeline.overrides;

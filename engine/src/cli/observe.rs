@@ -79,9 +79,6 @@ impl<'a> Observers<'a> {
     }
 
     /// Notifies the observers that the run has ended, successfully or not.
-    ///
-    /// # Errors
-    /// Fails if the file of `--summary-file` cannot be written.
     pub(super) fn ended(&mut self, plan: Option<&Plan>, summary: &Summary) -> Result<()> {
         // First, so that the live metrics do not overwrite the final ones.
         self.live = None;

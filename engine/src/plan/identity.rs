@@ -102,9 +102,6 @@ impl Kernels {
 impl Digests {
     /// Creates the digests of a plan. `weights`: digest of the first layer's weights, `None` if no measure needs them;
     /// `whole_models`: digests by measure.
-    ///
-    /// # Errors
-    /// The calibration file of the pipeline cannot be read.
     pub fn new(
         plan: &Plan,
         weights: Option<String>,
@@ -133,9 +130,6 @@ impl Digests {
 
 /// Returns the digests of the whole models by measure: from `known` if the files are the same, otherwise by reading
 /// them.
-///
-/// # Errors
-/// Unreadable files, or a signal.
 pub fn whole_model_digests(
     models: &BTreeMap<u16, WholeModelPlan>,
     known: &BTreeMap<String, ModelIdentity>,

@@ -42,9 +42,6 @@ impl Program {
     }
 
     /// Returns the SHA-256 of the files that the answers depend on, by their names in the pipeline.
-    ///
-    /// # Errors
-    /// A file cannot be read.
     pub fn digests(&self) -> Result<BTreeMap<String, String>> {
         let digest =
             |(name, path): &(String, PathBuf)| Ok((name.clone(), files::digest(path)?.sha256));

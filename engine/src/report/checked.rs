@@ -27,9 +27,6 @@ pub struct CheckResults {
 /// Evaluates the checks of `plan` on a result: its summary and, if a check needs samples, the tables of its selection.
 ///
 /// Cost: one pass over the light columns of the selection if a check needs samples, otherwise none.
-///
-/// # Errors
-/// Fails if a table cannot be read.
 pub fn check(
     plan: &Plan,
     summary: &Summary,

@@ -56,9 +56,6 @@ impl Difference {
 }
 
 /// Compares two finished runs and lists at most `listed` changed documents.
-///
-/// # Errors
-/// Fails if a run has no manifest, or score tables cannot be read.
 pub fn diff(a: &RunDirectory, b: &RunDirectory, listed: usize) -> Result<Difference> {
     let (manifest_a, manifest_b) = (Manifest::read_finished(a)?, Manifest::read_finished(b)?);
     let (lock_a, lock_b) = (&manifest_a.lock, &manifest_b.lock);

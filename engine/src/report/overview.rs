@@ -134,9 +134,6 @@ struct Means {
 const MAX_LABELS: usize = 24;
 
 /// Builds the report of a finished run.
-///
-/// # Errors
-/// Fails if the run is not finished, or records cannot be read.
 pub(crate) fn read(directory: &RunDirectory, text: bool) -> Result<Overview> {
     let unfinished = || not_finished(directory);
     let manifest = Manifest::read_finished(directory)?;

@@ -114,9 +114,6 @@ impl Manifest {
     }
 
     /// Returns the directory with the scores of this run: `own`, or the one it selected from (`--scores-from`).
-    ///
-    /// # Errors
-    /// Fails if the directory of the scores does not exist.
     pub fn scores_directory(&self, own: &RunDirectory) -> Result<RunDirectory> {
         let other = self.lock.recorded.as_ref().and_then(|recorded| recorded.scores_from.as_ref());
         match other {

@@ -23,9 +23,6 @@ use crate::storage::retry::RetryPolicy;
 
 impl Hub {
     /// Returns the folder with the requested part of the model at `path`, fetching it if necessary.
-    ///
-    /// # Errors
-    /// All problems: an invalid reference, a missing or unsupported model, an unreachable network.
     pub(super) fn locate(
         &self,
         path: &str,

@@ -56,9 +56,6 @@ pub(super) enum Failed {
 
 impl Child {
     /// Starts a program.
-    ///
-    /// # Errors
-    /// The operating system does not start it.
     pub(super) fn start(program: &Program) -> io::Result<Self> {
         let settings = &program.settings;
         // The full path is needed: Python detects its virtual environment by it.
