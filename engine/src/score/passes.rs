@@ -164,7 +164,8 @@ impl ModelOnDevices<'_> {
     ) -> Result<()> {
         let mut known = Vec::new();
         for (index, ids) in windows.iter().enumerate() {
-            match out_of_vocabulary(self.passes.whole, ids) {
+            let vocabulary = self.passes.whole.model.spec().vocabulary_size;
+            match out_of_vocabulary(ids, " of the window", vocabulary) {
                 Some(why) => on_result(Some((index, Err(why))))?,
                 None => known.push(index),
             }
@@ -226,13 +227,12 @@ pub(crate) fn device_panicked(panic: &str) -> Failure {
     Diagnostic::error(Blame::Bug, format!("a device's thread panicked: {panic}")).into()
 }
 
-/// Returns the error of a window with a token that the model does not know.
-fn out_of_vocabulary(whole: &WholeModelPlan, ids: &[u32]) -> Option<RowError> {
-    let vocabulary = whole.model.spec().vocabulary_size;
+/// Returns the error of a text with a token that the model does not know. `of`: name of the text after that of the token.
+pub(super) fn out_of_vocabulary(ids: &[u32], of: &str, vocabulary: u64) -> Option<RowError> {
     let position = ids.iter().position(|id| u64::from(*id) >= vocabulary)?;
     let id = ids[position];
     let message = format!(
-        "token {position} of the window is {id}, but the model's vocabulary has {vocabulary} entries"
+        "token {position}{of} is {id}, but the model's vocabulary has {vocabulary} entries"
     );
     Some(RowError { code: "token_out_of_range", message })
 }
@@ -252,7 +252,8 @@ pub(crate) fn forward(
     ids: &[u32],
     stop: &Stop,
 ) -> Result<std::result::Result<ForwardFigures, RowError>> {
-    if let Some(why) = out_of_vocabulary(whole, ids) {
+    let vocabulary = whole.model.spec().vocabulary_size;
+    if let Some(why) = out_of_vocabulary(ids, " of the window", vocabulary) {
         return Ok(Err(why));
     }
     let (windows, should_continue) = ([ids], || stop.check().is_ok());

@@ -9,6 +9,7 @@ use longsift_stages::tokenize::windows::{Cut, TokenWindow};
 use rayon::prelude::*;
 
 use super::documents::{DocumentVerdict, JudgedDocument};
+use super::passes::out_of_vocabulary;
 use crate::base::diagnostic::Diagnostic;
 use crate::dataset::documents::{Document, DocumentContent, DocumentText, content_hash, id_of_row};
 use crate::dataset::input::MAX_ID_BYTES;
@@ -139,13 +140,9 @@ fn outcome(
         }
     };
     if let Some(vocabulary) = plan.vocabulary_size()
-        && let Some((position, id)) =
-            ids.iter().enumerate().find(|(_, id)| u64::from(**id) >= vocabulary)
+        && let Some(error) = out_of_vocabulary(&ids, "", vocabulary)
     {
-        let message = format!(
-            "token {position} is {id}, but the model's vocabulary has {vocabulary} entries"
-        );
-        return Err(("tokenize", RowError::new("token_out_of_range", message)));
+        return Err(("tokenize", error));
     }
     cut(plan, ids, ends, text, content_hash, answers)
 }

@@ -4,7 +4,7 @@ use super::bins::ReportHistogram;
 use super::gather::OUTCOMES;
 use super::machine::DevicePoll;
 use crate::base::text::{bytes, count, line_safe};
-use crate::report::page::chart::{Chart, ColumnChart, Tick, list, over_time};
+use crate::report::page::chart::{Chart, ColumnChart, Tick, over_time};
 use crate::report::page::drawing::{Drawing, Swatch, colour};
 use crate::report::page::numbers::{Axis, number, share, short_count};
 use crate::report::page::{Bar, Bars, Block};
@@ -115,11 +115,6 @@ pub(super) fn shares(rows: &[(String, [u64; 2])], overall: f64) -> Bars {
         Swatch::dashed(format!("overall {:.1} %", 100.0 * overall)),
     ];
     Bars { legend, rows: rows.iter().map(bar).collect(), ..Bars::default() }
-}
-
-/// Draws a list of kept windows and one of the others.
-pub(super) fn pairs(name: &str, lists: [&[f64]; 2]) -> Chart {
-    list(name, &[("kept", COLOURS[0]), ("not kept", COLOURS[1])], &lists)
 }
 
 /// Name of a series, and its value in a poll.

@@ -20,7 +20,7 @@ use crate::report::amount::Amount;
 use crate::run_directory::dropped::NOT_SELECTED;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::scores::{self, WindowLocation};
-use crate::run_directory::selected::{self, SelectedRow};
+use crate::run_directory::selected;
 use crate::run_directory::table::Table;
 use crate::run_directory::units::UnitRecord;
 
@@ -186,8 +186,12 @@ impl CountSources<'_> {
         let mut outcomes: Vec<(SampleOutcome, bool)> = Vec::with_capacity(locations.len());
         selected::read(path, |row| {
             let first = outcomes.len();
+            let is_sample = |place: &WindowLocation| match row.window {
+                Some(window) => place.window == window,
+                None => self.choice.documents,
+            };
             let place = locations.get(first).filter(|place| place.input_row == row.input_row);
-            let (Some(place), true) = (place.copied(), self.is_sample(place, row)) else {
+            let Some(place) = place.copied().filter(is_sample) else {
                 return Err(mismatched_rows(path));
             };
             let (windows, tokens) = if row.window.is_some() {
@@ -223,13 +227,6 @@ impl CountSources<'_> {
             });
         }
         Ok(())
-    }
-
-    fn is_sample(&self, place: Option<&WindowLocation>, row: &SelectedRow<'_>) -> bool {
-        match row.window {
-            Some(window) => place.is_some_and(|place| place.window == window),
-            None => self.choice.documents,
-        }
     }
 
     fn sample(&self, found: &mut SampleCounts, sample: Candidate<'_>, outcome: SampleOutcome) {

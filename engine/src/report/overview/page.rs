@@ -9,6 +9,7 @@ use super::machine::DevicePoll;
 use super::picks::{KINDS, SEED};
 use super::{Means, Overview, amounts, rejected};
 use crate::base::text::{bytes, count, line_safe, shell_word};
+use crate::report::page::chart::list;
 use crate::report::page::numbers::{number_or_dash, percent, share};
 use crate::report::page::{Bars, Block, CaptionedChart, KeyNumber, Page, SampleText, Section};
 use crate::run_directory::calibration::{GroupDrift, moved_most};
@@ -243,7 +244,8 @@ impl Overview {
                 count(of.windows[0]),
                 count(of.windows[1])
             );
-            let chart = drawings::pairs(name, [&of.kept, &of.not_kept]);
+            let series = [("kept", COLOURS[0]), ("not kept", COLOURS[1])];
+            let chart = list(name, &series, &[&of.kept, &of.not_kept]);
             CaptionedChart::new(name.replace('_', " "), caption, Block::Chart(chart))
         };
         let figures: Vec<CaptionedChart> = self.lists.iter().map(figure).collect();
