@@ -123,7 +123,6 @@ impl Plan {
         first.chain(whole).min()
     }
 
-    /// Iterates over the measures in pipeline order, with their indices.
     pub fn measures(&self) -> impl Iterator<Item = (u16, &dyn Measure)> {
         self.measures.indices().map(|index| (index, self.measure(index)))
     }
@@ -202,7 +201,6 @@ impl Plan {
         }
     }
 
-    /// Returns the column of text or token ids.
     pub fn content_column(&self) -> &str {
         self.columns.content.name()
     }

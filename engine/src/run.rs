@@ -82,7 +82,6 @@ pub struct RunOutcome {
 }
 
 impl RunOutcome {
-    /// Outcome without warnings.
     fn new(summary: Summary) -> Self {
         Self { summary, labels: None, warnings: Vec::new(), refused: None }
     }

@@ -10,7 +10,6 @@ use crate::storage::marked::{self, Mark};
 use crate::storage::{error, files};
 use crate::tools::monitor::Monitor;
 
-/// Shows the devices; with `--watch` repeatedly.
 pub(super) fn devices(arguments: &DevicesArguments) -> Result<u8> {
     check_output_paths([
         (arguments.html.as_deref(), Mark::PAGE),

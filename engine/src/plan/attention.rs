@@ -33,7 +33,6 @@ impl Attention {
         self.devices.kernel
     }
 
-    /// Returns the rules for dispatching windows to devices.
     pub fn policy(&self) -> Policy {
         let settings = &self.sharing;
         Policy {

@@ -250,7 +250,6 @@ pub(super) fn adapters<'a>(folders: impl Iterator<Item = &'a Path>) -> Vec<Diagn
     there.map(warning).collect()
 }
 
-/// Opens the devices that measure windows.
 pub(super) fn devices(
     spec: &Spec,
     reading: &LoadPartialModel,
@@ -309,7 +308,6 @@ pub(super) fn devices(
     }
 }
 
-/// Returns the error for devices that cannot be used.
 pub(super) fn no_devices(spec: &Spec, none: NoDevices) -> Diagnostic {
     let setting = spec.locate(&format!("stages.shard-across-devices.{}", none.key));
     Diagnostic::error(Blame::Pipeline, none.message).at(setting).hint(none.hint)
@@ -605,7 +603,6 @@ pub(super) fn tokens(
     }
 }
 
-/// Returns warnings about the tokenizer.
 pub(super) fn tokenizer(spec: &Spec, encoder: Option<&Encoder>) -> Vec<Diagnostic> {
     let messages = encoder.map(Encoder::warnings).unwrap_or_default().into_iter();
     let warning = |message| {
@@ -623,7 +620,6 @@ pub(super) fn tokenizer(spec: &Spec, encoder: Option<&Encoder>) -> Vec<Diagnosti
     messages.map(warning).chain(unknown).collect()
 }
 
-/// Returns the setting that determines the tokenizer.
 pub(super) fn tokenizer_setting(spec: &Spec) -> &'static str {
     if spec.tokenize().tokenizer.is_some() {
         "stages.tokenize.tokenizer"

@@ -153,7 +153,6 @@ impl DocumentSample {
         Some(plan.spec.warning("stages.tokenize.window_tokens", message).hint(hint))
     }
 
-    /// Returns the sample as JSON; null without one.
     pub(super) fn json(&self) -> Value {
         if self.lengths.is_empty() {
             return Value::Null;

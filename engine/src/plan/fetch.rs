@@ -33,7 +33,6 @@ pub struct RemoteModels {
 }
 
 impl RemoteModels {
-    /// Creates a fetcher with a cache below `cache_folder`.
     pub fn new(cache_folder: &Path, options: HubOptions) -> Self {
         let stores =
             FetchedModels::new(cache_folder.join("stores"), options.offline, options.stop.clone());

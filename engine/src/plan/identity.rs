@@ -151,7 +151,6 @@ pub fn whole_model_digests(
     Ok(digests)
 }
 
-/// Objects of facts.
 #[derive(Default)]
 struct IdentityParts {
     windows: Value,

@@ -58,7 +58,6 @@ pub struct Bos {
 }
 
 impl Bos {
-    /// Returns `tokens` preceded by the BOS tokens.
     pub fn prepend_to(self, tokens: &[u32]) -> Vec<u32> {
         let mut ids = vec![self.id; usize::from(self.count)];
         ids.extend_from_slice(tokens);

@@ -297,7 +297,6 @@ fn attention(
     })
 }
 
-/// Returns the columns that make up a document.
 fn columns(spec: &Spec) -> DocumentColumns {
     let input = &spec.pipeline.input;
     let content = match &input.tokens_column {

@@ -55,7 +55,6 @@ pub fn card(plan: &Plan, summary: &Summary) -> String {
     format!("{before}{MARK}{digest}{MARK_END}{after}")
 }
 
-/// Returns the header that the hub reads.
 fn header(plan: &Plan, summary: &Summary) -> String {
     let pipeline = &plan.spec.pipeline;
     let (output, name) = (&pipeline.output, json!(pipeline.name));
@@ -134,7 +133,6 @@ fn line(text: &str) -> String {
     text.replace(['\n', '\r'], " ").replace('|', "\\|")
 }
 
-/// Returns the hub's size category of a number of rows.
 fn size_category(rows: u64) -> &'static str {
     const BOUNDS: [(u64, &str); 9] = [
         (1_000, "n<1K"),

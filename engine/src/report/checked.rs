@@ -145,7 +145,6 @@ enum Aggregate {
 }
 
 impl<'a> SampleAggregate<'a> {
-    /// Creates the aggregate of a check that needs samples.
     fn for_check(check: &'a Check) -> Option<Self> {
         let aggregate = match (check.figure, &check.statistic) {
             (Some(figure), _) if figure.is_of_samples() => Aggregate::Figure(figure),

@@ -540,7 +540,6 @@ impl fmt::Display for DocumentChanges {
 }
 
 impl DocumentChange {
-    /// Position in the list of changes.
     fn order(&self) -> (&str, bool, i64) {
         (&self.file, self.first.is_none(), self.row)
     }

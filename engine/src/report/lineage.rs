@@ -98,7 +98,6 @@ impl Lineage {
         })
     }
 
-    /// Sends the event of a started run.
     pub fn started(&self, plan: &Plan) {
         self.send(&self.event("START", json!({}), Some(plan), None));
     }
@@ -230,7 +229,6 @@ fn output(plan: &Plan, summary: Option<&Summary>) -> Value {
     dataset
 }
 
-/// Describes a folder of Parquet files as a dataset.
 fn dataset(folder: &Path, schema: &Schema) -> Value {
     let path = files::canonical(folder)
         .ok()

@@ -61,7 +61,6 @@ impl Section {
         Self { id, title, lead, blocks, on_request: false }
     }
 
-    /// Shows the section in text output only on request.
     pub(crate) fn on_request(self) -> Self {
         Self { on_request: true, ..self }
     }

@@ -42,7 +42,6 @@ pub struct Verification {
     pub findings: Vec<Finding>,
 }
 
-/// A problem of a run directory.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
     /// Responsible party: the one who changed a file, or longsift.

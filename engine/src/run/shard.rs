@@ -92,7 +92,6 @@ impl Run<'_> {
         self.write_plan(&json)
     }
 
-    /// Returns the summary of a scored shard.
     fn shard_summary(&self, status: &str, shard: Shard, scored: &ScoreTotals) -> Summary {
         let shard = ShardSummary {
             index: shard.index,

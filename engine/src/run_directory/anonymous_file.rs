@@ -48,7 +48,6 @@ impl AnonymousFile {
         Ok(offset)
     }
 
-    /// Writes what is buffered, for reading.
     pub(crate) fn flush(&mut self) -> Result<()> {
         Ok(self.file.flush().map_err(|error| failed(&self.folder, "written", &error))?)
     }

@@ -46,7 +46,6 @@ impl BorrowedScores {
         }
     }
 
-    /// Error: `what` was replaced.
     pub fn changed(&self, what: &str) -> crate::base::error::Failure {
         let message = format!(
             "the scores in `{}` were replaced while this run read them: `{what}`",

@@ -187,7 +187,6 @@ pub fn check_unchanged(path: &Path, bytes: &[u8]) -> Result<()> {
     Err(Diagnostic::error(Blame::Data, message).hint(hint).into())
 }
 
-/// Writes the bytes of a calibration into a run directory.
 pub fn put(directory: &RunDirectory, calibration: &[u8]) -> Result<Part> {
     let written = atomic::write_atomic(&directory.calibration(), calibration)?;
     Ok(Part::without_rows("calibration.json", written))

@@ -32,13 +32,11 @@ impl Facts {
         self.0.get(name)
     }
 
-    /// Returns a copy without the facts called `names`.
     #[must_use]
     pub fn without(&self, names: &[&str]) -> Self {
         self.filtered(|name| !names.contains(&name))
     }
 
-    /// Returns a copy with only the facts called `names`.
     #[must_use]
     pub fn only(&self, names: &[&str]) -> Self {
         self.filtered(|name| names.contains(&name))

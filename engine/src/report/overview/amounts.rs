@@ -39,7 +39,6 @@ impl Scores {
         Self { passing: BinSums::new(BINS), unscored: Amount::default() }
     }
 
-    /// Counts a sample that passes the guards.
     pub(super) fn add(&mut self, score: f64, amount: Amount) {
         if score.is_finite() {
             self.passing.add(score, [amount.samples, amount.tokens]);

@@ -61,7 +61,6 @@ impl BinScale {
         ((self.exponent - before) as u32, (self.exponent - other.exponent) as u32)
     }
 
-    /// Returns the lower bound of a bin.
     fn value(&self, bin: i64) -> f64 {
         bin as f64 * self.width()
     }
@@ -151,7 +150,6 @@ impl<const KINDS: usize> BinSums<KINDS> {
         range.into_iter().flatten().map(|bin| (bin, self.sums[self.slot(bin)]))
     }
 
-    /// Returns the histogram; `None` without values.
     pub(super) fn histogram(&self) -> Option<ReportHistogram> {
         let (low, _) = self.scale.range?;
         Some(ReportHistogram {

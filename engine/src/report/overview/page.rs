@@ -33,7 +33,6 @@ impl Overview {
         if self.settings["output"]["samples"] == "documents" { "documents" } else { "windows" }
     }
 
-    /// Renders the report as one HTML file.
     pub(crate) fn page(&self) -> String {
         let summary = &self.summary;
         let memory = summary
