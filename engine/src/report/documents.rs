@@ -3,10 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::Path;
 
-use arrow_array::cast::AsArray;
-use arrow_array::types::Int64Type;
 use serde::Serialize;
 
 use super::overview::choice::SelectionSettings;
@@ -16,9 +13,9 @@ use crate::dataset::documents::is_id_of_row;
 use crate::run_directory::dropped::{self, NOT_SELECTED};
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::Manifest;
+use crate::run_directory::quarantine;
 use crate::run_directory::scores;
 use crate::run_directory::selected;
-use crate::run_directory::table::Table;
 use crate::run_directory::units::{Part, UnitRecord};
 
 /// Documents by whether their outcome changed between two runs.
@@ -410,7 +407,7 @@ fn outcomes_of_file(
     let of_fate = |fate: String| DocumentOutcome { fate, ..DocumentOutcome::default() };
     for record in units.get(file).into_iter().flatten() {
         if let Some(part) = &record.quarantine {
-            read_codes(&of_units.root.join(&part.path), |row, code| {
+            quarantine::read_codes(&of_units.root.join(&part.path), |row, code| {
                 outcomes.by_row.insert(row, of_fate(format!("quarantined: {code}")));
             })?;
         }
@@ -486,27 +483,6 @@ fn digest(before: u64, value: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     (before, value).hash(&mut hasher);
     hasher.finish()
-}
-
-/// Reads the rows of a quarantine table and their codes.
-fn read_codes(path: &Path, mut each: impl FnMut(i64, &str)) -> Result<()> {
-    let table = Table { path, what: "table", hint: "`longsift verify` lists all damaged files" };
-    let names = ["longsift_row", "longsift_code"];
-    table.read(
-        |name| names.contains(&name),
-        |batch| {
-            let [rows, codes] = names.map(|name| batch.column_by_name(name));
-            let rows = rows.and_then(|column| column.as_primitive_opt::<Int64Type>());
-            let codes = codes.and_then(|column| column.as_string_opt::<i32>());
-            let Some((rows, codes)) = rows.zip(codes) else {
-                return Err(table.damaged(&"expected the columns that longsift writes"));
-            };
-            for (row, code) in rows.iter().zip(codes) {
-                each(row.unwrap_or(-1), code.unwrap_or_default());
-            }
-            Ok(())
-        },
-    )
 }
 
 impl fmt::Display for DocumentChanges {

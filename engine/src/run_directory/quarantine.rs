@@ -10,18 +10,15 @@ use arrow_array::{
 };
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use longsift_stages::contract::RowError;
-use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use super::layout::RunDirectory;
-use super::table::column;
+use super::table::{Table, column};
 use super::units::Part;
 use crate::base::error::Result;
 use crate::dataset::input::Dataset;
 use crate::dataset::lost_row_groups::LostRowGroups;
 use crate::dataset::part::PartWriter;
 use crate::dataset::rows;
-use crate::dataset::source::OpenFile;
 use crate::dataset::units::WorkUnit;
 use crate::storage::files;
 
@@ -144,49 +141,57 @@ fn batch_with_reasons(
     RecordBatch::try_new(Arc::clone(schema), columns).expect("the columns are those of the schema")
 }
 
-/// Reads the messages of the first quarantined rows: `books.parquet, row 12: the text is null (null_text)`.
+/// Reads the messages of the first quarantined rows: `books.parquet, row 12: the text is null (null_text)`. Leaves out files
+/// that cannot be read, since the messages only explain another failure.
 pub fn first_messages(directory: &RunDirectory, limit: usize) -> Result<Vec<String>> {
+    // The original rows, which may be large, are not read.
+    let names = ["longsift_file", "longsift_message", "longsift_code"];
     let mut messages = Vec::new();
     for path in files::list_if_present(&directory.quarantine())? {
-        if messages.len() < limit {
-            messages.extend(read_messages(&path).into_iter().take(limit - messages.len()));
+        if messages.len() == limit {
+            break;
         }
+        let _ = table(&path).read(
+            |name| name == "longsift_row" || names.contains(&name),
+            |batch| {
+                let texts = names.map(|name| column::<StringArray>(batch, name));
+                let rows = column::<Int64Array>(batch, "longsift_row");
+                if let ([Some(files), Some(texts), Some(codes)], Some(rows)) = (texts, rows) {
+                    let numbered = (0..batch.num_rows()).filter(|row| rows.is_valid(*row));
+                    messages.extend(numbered.take(limit - messages.len()).map(|row| {
+                        let (file, text, code) =
+                            (files.value(row), texts.value(row), codes.value(row));
+                        format!("{file}, row {}: {text} ({code})", rows.value(row))
+                    }));
+                }
+                Ok(())
+            },
+        );
     }
     Ok(messages)
 }
 
-/// Reads the messages of a file; empty if it cannot be read, since they only explain another failure.
-fn read_messages(path: &Path) -> Vec<String> {
-    let Ok(builder) = OpenFile::open(path)
-        .map_err(drop)
-        .and_then(|file| ParquetRecordBatchReaderBuilder::try_new(file).map_err(drop))
-    else {
-        return Vec::new();
-    };
-    // The original rows, which may be large, are not read.
-    let names = ["longsift_file", "longsift_code", "longsift_message", "longsift_row"];
-    let mask = ProjectionMask::columns(builder.parquet_schema(), names);
-    let builder = builder.with_projection(mask).with_batch_size(BATCH_ROWS);
-    let Ok(reader) = builder.build() else { return Vec::new() };
-    let Some(Ok(batch)) = reader.into_iter().next() else { return Vec::new() };
-    let texts = ["longsift_file", "longsift_code", "longsift_message"]
-        .map(|name| column::<StringArray>(&batch, name));
-    let rows = column::<Int64Array>(&batch, "longsift_row");
-    let ([Some(files), Some(codes), Some(messages)], Some(rows)) = (texts, rows) else {
-        return Vec::new();
-    };
-    (0..batch.num_rows())
-        .filter(|row| rows.is_valid(*row))
-        .map(|row| {
-            format!(
-                "{}, row {}: {} ({})",
-                files.value(row),
-                rows.value(row),
-                messages.value(row),
-                codes.value(row)
-            )
-        })
-        .collect()
+/// Reads the numbers of rows and their codes; -1 for an unknown number.
+pub fn read_codes(path: &Path, mut each: impl FnMut(i64, &str)) -> Result<()> {
+    let table = table(path);
+    table.read(
+        |name| ["longsift_row", "longsift_code"].contains(&name),
+        |batch| {
+            let rows = column::<Int64Array>(batch, "longsift_row");
+            let codes = column::<StringArray>(batch, "longsift_code");
+            let Some((rows, codes)) = rows.zip(codes) else {
+                return Err(table.damaged(&"expected the columns that longsift writes"));
+            };
+            for (row, code) in rows.iter().zip(codes) {
+                each(row.unwrap_or(-1), code.unwrap_or_default());
+            }
+            Ok(())
+        },
+    )
+}
+
+fn table(path: &Path) -> Table<'_> {
+    Table { path, what: "table", hint: "`longsift verify` lists all damaged files" }
 }
 
 #[derive(Clone, Debug)]
