@@ -160,11 +160,9 @@ pub fn measures(path: &Path) -> Result<Vec<MeasureColumns>> {
 
 /// Converts rows of one file to a record batch of [`schema`].
 pub fn to_batch(input_file: &str, rows: &[ScoreRow], measures: &[MeasureColumns]) -> RecordBatch {
-    let int64 = |value: &dyn Fn(&ScoreRow) -> u64| -> ArrayRef {
-        Arc::new(rows.iter().map(|row| Some(value(row) as i64)).collect::<Int64Array>())
-    };
-    let optional = |value: &dyn Fn(&ScoreRow) -> Option<u64>| -> ArrayRef {
-        Arc::new(rows.iter().map(|row| value(row).map(|byte| byte as i64)).collect::<Int64Array>())
+    let int64 = |value: &dyn Fn(&ScoreRow) -> Option<u64>| -> ArrayRef {
+        let numbers = rows.iter().map(|row| value(row).map(|number| number as i64));
+        Arc::new(numbers.collect::<Int64Array>())
     };
     let int32 = |value: &dyn Fn(&ScoreRow) -> u32| -> ArrayRef {
         Arc::new(rows.iter().map(|row| Some(value(row) as i32)).collect::<Int32Array>())
@@ -174,16 +172,16 @@ pub fn to_batch(input_file: &str, rows: &[ScoreRow], measures: &[MeasureColumns]
     };
     let mut columns: Vec<ArrayRef> = vec![
         Arc::new(StringArray::from_iter_values(rows.iter().map(|_| input_file))),
-        int64(&|row| row.input_row),
+        int64(&|row| Some(row.input_row)),
         text(&|row| &row.id),
         int32(&|row| row.window),
         int32(&|row| row.windows),
-        int64(&|row| row.tokens.0),
-        int64(&|row| row.tokens.1),
-        optional(&|row| Some(row.bytes?.0)),
-        optional(&|row| Some(row.bytes?.1)),
-        int64(&|row| row.tokens_total),
-        int64(&|row| row.tokens_scored),
+        int64(&|row| Some(row.tokens.0)),
+        int64(&|row| Some(row.tokens.1)),
+        int64(&|row| Some(row.bytes?.0)),
+        int64(&|row| Some(row.bytes?.1)),
+        int64(&|row| Some(row.tokens_total)),
+        int64(&|row| Some(row.tokens_scored)),
         text(&|row| &row.content_hash),
     ];
     for (index, measure) in measures.iter().enumerate() {
