@@ -76,9 +76,13 @@ fn score_units(
 ) -> Result<()> {
     std::thread::scope(|scope| {
         let (sender, batches) = sync_channel(1);
-        // A closed channel means that the receiver has stopped.
         scope.spawn(move || {
-            units.iter().try_for_each(|(_, unit)| unit::read_unit(context, unit, &sender))
+            let mut units = units.iter();
+            let read = units.try_for_each(|(_, unit)| unit::read_unit(context, unit, &sender));
+            if let Err(failure) = read {
+                // A closed channel means that the receiver has stopped.
+                let _ = sender.send(unit::FromReader::Batch(Err(failure)));
+            }
         });
         let done = units.iter().try_for_each(|(index, unit)| {
             context.stop.check()?;

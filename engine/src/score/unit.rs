@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, SyncSender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 
 use longsift_stages::contract::RowError;
 
@@ -49,75 +49,61 @@ pub(super) enum FromReader {
     End(LostRowGroups),
 }
 
-/// Reason for not reading a unit to its end.
-enum Interruption {
-    RowGroup(Box<RowGroupError>),
-    Failed(Failure),
-}
-
-impl<T> From<SendError<T>> for Interruption {
-    fn from(_: SendError<T>) -> Self {
-        // Never shown: the receiver has stopped.
-        Self::Failed(Failure::Problems(Vec::new()))
-    }
-}
-
-impl From<Failure> for Interruption {
-    fn from(failure: Failure) -> Self {
-        Self::Failed(failure)
-    }
-}
-
-impl From<ReadError> for Interruption {
-    fn from(error: ReadError) -> Self {
-        match error {
-            ReadError::File(problem) => Self::Failed(problem.into()),
-            ReadError::RowGroup(error) => Self::RowGroup(error),
-        }
-    }
-}
-
-/// Reads and tokenises all usable row groups of a unit, until one fails or the receiver is closed.
+/// Reads and tokenises all usable row groups of a unit.
+///
+/// # Errors
+/// The unit cannot be read, or the receiver has stopped.
 pub(super) fn read_unit(
     context: &ScoreContext<'_>,
     unit: &WorkUnit,
     sender: &SyncSender<FromReader>,
-) -> std::result::Result<(), SendError<FromReader>> {
+) -> Result<()> {
     let mut lost = LostRowGroups::default();
-    loop {
-        let failed = match read_without(context, unit, &lost, sender) {
-            Ok(()) => return sender.send(FromReader::End(lost)),
-            Err(Interruption::Failed(failure)) => {
-                return sender.send(FromReader::Batch(Err(failure)));
-            }
-            Err(Interruption::RowGroup(failed)) => failed,
-        };
-        match context.plan.more_lost_row_groups(unit, lost, *failed) {
-            Ok(more) => lost = more,
-            Err(failure) => return sender.send(FromReader::Batch(Err(failure))),
-        }
-        sender.send(FromReader::Restart)?;
+    while let Some(failed) = read_without(context, unit, &lost, sender)? {
+        lost = context.plan.more_lost_row_groups(unit, lost, *failed)?;
+        send(sender, FromReader::Restart)?;
+    }
+    send(sender, FromReader::End(lost))
+}
+
+fn send(sender: &SyncSender<FromReader>, message: FromReader) -> Result<()> {
+    // Never shown: the receiver has stopped.
+    sender.send(message).map_err(|_| Failure::Problems(Vec::new()))
+}
+
+/// Returns the error of a row group; others may be readable.
+fn of_row_group(error: ReadError) -> Result<Option<Box<RowGroupError>>> {
+    match error {
+        ReadError::File(problem) => Err(problem.into()),
+        ReadError::RowGroup(error) => Ok(Some(error)),
     }
 }
 
-/// Sends the documents of a unit without those of lost row groups.
+/// Sends the documents of a unit without those of lost row groups. Returns the error of another row group, after which the unit
+/// is read again.
 fn read_without(
     context: &ScoreContext<'_>,
     unit: &WorkUnit,
     lost: &LostRowGroups,
     sender: &SyncSender<FromReader>,
-) -> std::result::Result<(), Interruption> {
+) -> Result<Option<Box<RowGroupError>>> {
     let (plan, progress) = (context.plan, context.progress);
     let bytes = plan.batch_bytes();
-    let mut documents =
-        documents::read_documents(&plan.dataset, unit, &plan.columns, bytes, lost.clone())?;
+    let opened = documents::read_documents(&plan.dataset, unit, &plan.columns, bytes, lost.clone());
+    let mut documents = match opened {
+        Ok(documents) => documents,
+        Err(error) => return of_row_group(error),
+    };
     let groups = context.calibrated.zip(plan.spec.score().within.as_deref());
     if let Some((_, column)) = groups {
-        documents = documents.with_labels(&plan.dataset, column).map_err(ReadError::from)?;
+        documents = documents.with_labels(&plan.dataset, column)?;
     }
     let mut judge = Judge::open(context, unit)?;
     while let Some(batch) = progress.timed("read", || documents.next()) {
-        let batch = batch?;
+        let batch = match batch {
+            Ok(batch) => batch,
+            Err(error) => return of_row_group(error),
+        };
         // Groups that the calibration lacks, by row of their documents.
         let unknown = groups.map(|(known, _)| {
             let unknown = batch.iter().filter(|document| !known.contains(&document.label));
@@ -128,9 +114,9 @@ fn read_without(
         if let Some(unknown) = unknown {
             refuse_unknown_group(context, unit, &unknown, &prepared)?;
         }
-        sender.send(FromReader::Batch(Ok(prepared)))?;
+        send(sender, FromReader::Batch(Ok(prepared)))?;
     }
-    Ok(judge.finish()?)
+    judge.finish().map(|()| None)
 }
 
 /// Refuses the first document that has windows to measure, but a group that the calibration lacks: the selection could not
