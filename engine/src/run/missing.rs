@@ -90,7 +90,9 @@ fn missing_statistics(
     wanted: &Fingerprints,
 ) -> Result<(usize, BTreeMap<String, u64>)> {
     let records = parallel::in_order(missing.len(), plan.directory.concurrency(1), |index| {
-        units::record_to_reopen(&plan.directory, &plan.dataset, &plan.units[missing[index]], wanted)
+        let unit = &plan.units[missing[index]];
+        let must_reopen = |record: &UnitRecord| record.must_reopen(wanted);
+        units::usable_record(&plan.directory, &plan.dataset, unit, must_reopen)
     })?;
     let (mut opened, mut by_measure) = (0, BTreeMap::<String, u64>::new());
     for record in records.into_iter().flatten() {

@@ -154,7 +154,7 @@ impl UnitRecord {
 
     /// Whether the record has all `wanted` statistics, possibly of more windows, and no rows were quarantined by other
     /// measures.
-    fn serves(&self, wanted: &Fingerprints) -> bool {
+    pub fn serves(&self, wanted: &Fingerprints) -> bool {
         let has = |(name, measure): (&String, &MeasuredBy)| {
             self.measures.get(name).is_some_and(|own| own.has_statistics(measure))
         };
@@ -163,6 +163,11 @@ impl UnitRecord {
         self.windows == wanted.windows
             && wanted.measures.iter().all(has)
             && others.all(|(_, own)| own.quarantined == 0)
+    }
+
+    /// Whether the record has the wanted windows but lacks statistics.
+    pub fn must_reopen(&self, wanted: &Fingerprints) -> bool {
+        self.windows == wanted.windows && !self.serves(wanted)
     }
 
     /// Upper bound of the windows without statistics, by wanted measure.
@@ -202,7 +207,7 @@ pub fn record_path(directory: &RunDirectory, unit: &str) -> PathBuf {
     directory.units().join(format!("{unit}.json"))
 }
 
-/// Calls [`valid_record`] for each of `units`, in parallel, and returns the results in order.
+/// Returns the records of `units` that have the wanted windows and measures, in order.
 pub fn valid_records(
     directory: &RunDirectory,
     dataset: &Dataset,
@@ -211,7 +216,7 @@ pub fn valid_records(
 ) -> Result<Vec<Option<UnitRecord>>> {
     let concurrency = directory.concurrency(rayon::current_num_threads());
     parallel::in_order(units.len(), concurrency, |unit| {
-        valid_record(directory, dataset, &units[unit], wanted)
+        usable_record(directory, dataset, &units[unit], |record| record.serves(wanted))
     })
 }
 
@@ -240,30 +245,8 @@ pub fn check_scores(directory: &RunDirectory, records: &[UnitRecord], stop: &Sto
     Ok(())
 }
 
-/// Returns the record of a unit; `None` if it or one of its files is missing, or if it has other input, windows or measures.
-pub fn valid_record(
-    directory: &RunDirectory,
-    dataset: &Dataset,
-    unit: &WorkUnit,
-    wanted: &Fingerprints,
-) -> Result<Option<UnitRecord>> {
-    usable_record(directory, dataset, unit, |record| record.serves(wanted))
-}
-
-/// Returns the record of a unit that has the wanted input and windows but lacks statistics.
-pub fn record_to_reopen(
-    directory: &RunDirectory,
-    dataset: &Dataset,
-    unit: &WorkUnit,
-    wanted: &Fingerprints,
-) -> Result<Option<UnitRecord>> {
-    usable_record(directory, dataset, unit, |record| {
-        record.windows == wanted.windows && !record.serves(wanted)
-    })
-}
-
 /// Returns the record of a unit if it has this input, all its files exist, and `accepts` returns `true`.
-fn usable_record(
+pub fn usable_record(
     directory: &RunDirectory,
     dataset: &Dataset,
     unit: &WorkUnit,
@@ -313,7 +296,8 @@ pub fn commit(
     if atomic::write_new(&path, &json)? {
         return Ok(None);
     }
-    let Some(earlier) = valid_record(directory, dataset, unit, wanted)? else {
+    let serves = |earlier: &UnitRecord| earlier.serves(wanted);
+    let Some(earlier) = usable_record(directory, dataset, unit, serves)? else {
         // A record of an earlier input or of other settings is replaced.
         atomic::write_atomic(&path, &json)?;
         return Ok(None);

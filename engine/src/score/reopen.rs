@@ -95,7 +95,8 @@ pub fn reopen_for_measures(
         if slot.is_some() {
             continue;
         }
-        let found = || units::record_to_reopen(directory, &plan.dataset, unit, wanted);
+        let must_reopen = |record: &UnitRecord| record.must_reopen(wanted);
+        let found = || units::usable_record(directory, &plan.dataset, unit, must_reopen);
         if let Some(record) = found()? {
             let is_still_valid = || Ok(found()?.as_ref() == Some(&record));
             any |=

@@ -188,7 +188,8 @@ fn record_of_another(context: &ScoreContext<'_>, unit: &WorkUnit) -> Result<Opti
     if context.exclusive {
         return Ok(None);
     }
-    units::valid_record(context.directory, &context.plan.dataset, unit, context.wanted)
+    let serves = |record: &UnitRecord| record.serves(context.wanted);
+    units::usable_record(context.directory, &context.plan.dataset, unit, serves)
 }
 
 /// A unit while it is being scored.
