@@ -309,8 +309,8 @@ pub(super) fn devices(
 }
 
 pub(super) fn no_devices(spec: &Spec, none: NoDevices) -> Diagnostic {
-    let setting = spec.locate(&format!("stages.shard-across-devices.{}", none.key));
-    Diagnostic::error(Blame::Pipeline, none.message).at(setting).hint(none.hint)
+    let setting = format!("stages.shard-across-devices.{}", none.key);
+    spec.error(&setting, none.message).hint(none.hint)
 }
 
 /// Returns the error for `precision: int16` on a processor without vector instructions for integers.

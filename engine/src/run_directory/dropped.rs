@@ -96,8 +96,7 @@ pub fn write(
     for some in rows.chunks(8192) {
         writer.write(&batch(file, some))?;
     }
-    let written = writer.finish()?;
-    Ok(Some(Part::new(part_path, &written)))
+    Ok(Some(Part::new(part_path, &writer.finish()?)))
 }
 
 fn batch(file: &str, rows: &[DroppedRow]) -> RecordBatch {

@@ -89,8 +89,7 @@ pub(crate) fn write(
         let reasons: Vec<Reason<'_>> = numbers.iter().map(reason).collect();
         writer.write(&batch_with_reasons(&schema, originals.columns().to_vec(), &reasons))?;
     }
-    let written = writer.finish()?;
-    Ok(Some(Part::new(part_path, &written)))
+    Ok(Some(Part::new(part_path, &writer.finish()?)))
 }
 
 /// Writes a record for each file that cannot be opened; its rows and row groups are unknown.

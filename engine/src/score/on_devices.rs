@@ -47,8 +47,9 @@ pub fn run_models<T>(
     watched: Option<(&RunDirectory, &Progress)>,
     work: impl FnOnce(&[ModelOnDevices<'_>]) -> Result<T>,
 ) -> (Result<T>, Option<DeviceUse>) {
-    let passes = Passes::for_models(&plan.whole_models, stop);
-    let schedulers = Passes::schedulers(&passes);
+    let passes: Vec<_> =
+        plan.whole_models.iter().map(|(index, whole)| (*index, Passes::new(whole, stop))).collect();
+    let schedulers: Vec<_> = passes.iter().map(|(_, passes)| passes.scheduler()).collect();
     let watches: Vec<Option<Watch<'_>>> = schedulers
         .iter()
         .map(|scheduler| {

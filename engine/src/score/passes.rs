@@ -1,7 +1,7 @@
 //! Runs windows through a whole model: groups of them share each read of a layer's weights, and the scheduler distributes
 //! groups, or parts of one, to devices.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -41,21 +41,13 @@ pub(crate) struct Passes<'a> {
 }
 
 impl<'a> Passes<'a> {
-    /// Returns the work of every whole model, by measure.
-    pub(crate) fn for_models(
-        models: &'a BTreeMap<u16, WholeModelPlan>,
-        stop: &'a Stop,
-    ) -> Vec<(u16, Self)> {
-        let passes = |whole| Self { whole, stop, abandoned: AtomicBool::new(false) };
-        models.iter().map(|(index, whole)| (*index, passes(whole))).collect()
+    pub(super) fn new(whole: &'a WholeModelPlan, stop: &'a Stop) -> Self {
+        Self { whole, stop, abandoned: AtomicBool::new(false) }
     }
 
-    /// Returns the scheduler of each model. Their threads do not run yet.
-    pub(crate) fn schedulers(all: &'a [(u16, Self)]) -> Vec<PassScheduler<'a>> {
-        let scheduler = |(_, passes): &'a (u16, Self)| {
-            Scheduler::new(&passes.whole.devices.list, passes, passes.policy())
-        };
-        all.iter().map(scheduler).collect()
+    /// Returns a scheduler whose threads do not run yet.
+    pub(super) fn scheduler(&'a self) -> PassScheduler<'a> {
+        Scheduler::new(&self.whole.devices.list, self, self.policy())
     }
 
     fn policy(&self) -> Policy {
