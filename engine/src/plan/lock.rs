@@ -1,6 +1,5 @@
 //! Creates the pipeline lock: the resolved settings, and the identity by content.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::Value;
@@ -24,9 +23,7 @@ pub fn lock(plan: &Plan, digests: &Digests) -> PipelineLock {
         params,
         identity: identity(plan, digests),
         hub_commits: plan.pins.clone(),
-        model: None,
-        whole_models: BTreeMap::new(),
-        recorded: None,
+        ..PipelineLock::default()
     }
 }
 

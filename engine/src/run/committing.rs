@@ -298,7 +298,6 @@ fn manifest(
             let recorded = Kernels::recorded(&lock.identity).map(|kernels| kernels.windows);
             json!({ "name": null, "kernel": recorded })
         }),
-        table: None,
         input: input.collect(),
         bad_files: bad_files.collect(),
         quarantined_files: staged.quarantined_files.clone(),
@@ -308,10 +307,6 @@ fn manifest(
         data: staged.data.clone(),
         dropped: staged.dropped.clone(),
         selection: staged.selection.clone(),
-        calibration: None,
-        summary: None,
-        events: None,
-        card: None,
-        report: Vec::new(),
+        ..Manifest::default()
     }
 }

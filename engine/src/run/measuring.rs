@@ -31,8 +31,7 @@ impl Run<'_> {
             checkpoint_bytes_read: opened.bytes_read,
             bytes: opened.table.bytes(),
             row_bytes: plan.estimate.table_row_bytes,
-            rows_used: 0,
-            bytes_used: 0,
+            ..TableUse::default()
         };
         let longest = plan.spec.tokenize().window_tokens as usize;
         self.layer = Some((attention.first_layer(opened.table, longest), table));

@@ -20,7 +20,7 @@ use crate::storage::files;
 use crate::storage::marked::Mark;
 
 /// `manifest.json`.
-#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Manifest {
     /// Version of this file's format.
     pub version: u32,

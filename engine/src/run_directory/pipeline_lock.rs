@@ -23,7 +23,7 @@ use crate::storage::{atomic, files};
 pub const VERSION: u32 = 2;
 
 /// Settings and identities.
-#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct PipelineLock {
     /// Version of this file's format.
     pub version: u32,

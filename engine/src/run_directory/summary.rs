@@ -259,7 +259,7 @@ pub struct Checked {
 }
 
 /// Use of the layer-zero table by a run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TableUse {
     /// Whether it was in the cache.
     pub from_cache: bool,
