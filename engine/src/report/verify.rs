@@ -102,10 +102,18 @@ impl Verification {
         Ok(false)
     }
 
-    /// Checks a part against its record: length, digest, rows and columns.
-    fn part(&mut self, folder: &Path, part: &Part, fits: &dyn Fn(&Schema) -> bool) -> Result<()> {
-        let path = folder.join(&part.path);
-        if self.file(folder, part)? {
+    /// Checks tables against their records: length, digest, rows and columns.
+    fn tables<'a>(
+        &mut self,
+        folder: &Path,
+        parts: impl IntoIterator<Item = &'a Part>,
+        fits: &dyn Fn(&Schema) -> bool,
+    ) -> Result<()> {
+        for part in parts {
+            if !self.file(folder, part)? {
+                continue;
+            }
+            let path = folder.join(&part.path);
             // The digest matches, so any problem from here on is a bug.
             match (Table { path: &path, what: "table", hint: "" }.shape()) {
                 Err(Failure::Problems(problems)) => {
@@ -131,13 +139,9 @@ impl Verification {
     }
 
     fn unit(&mut self, directory: &RunDirectory, record: &UnitRecord) -> Result<()> {
-        self.part(&directory.root, &record.scores, &scores::is_table)?;
-        if let Some(part) = &record.dropped {
-            self.part(&directory.root, part, &is_dropped)?;
-        }
-        if let Some(part) = &record.quarantine {
-            self.part(&directory.root, part, &is_quarantine)?;
-        }
+        self.tables(&directory.root, [&record.scores], &scores::is_table)?;
+        self.tables(&directory.root, &record.dropped, &is_dropped)?;
+        self.tables(&directory.root, &record.quarantine, &is_quarantine)?;
         let what = format!("unit {} ({})", record.unit, record.file);
         for violation in record.violations() {
             self.find(Blame::Bug, &what, violation);
@@ -148,20 +152,14 @@ impl Verification {
     fn selection(&mut self, directory: &RunDirectory, manifest: &Manifest) -> Result<()> {
         for part in &manifest.data {
             if part.path.ends_with(".parquet") {
-                self.part(&directory.data(), part, &is_output)?;
+                self.tables(&directory.data(), [part], &is_output)?;
             } else {
                 self.file(&directory.data(), part)?;
             }
         }
-        for part in &manifest.dropped {
-            self.part(&directory.root, part, &is_dropped)?;
-        }
-        for part in &manifest.selection {
-            self.part(&directory.root, part, &selected::is_table)?;
-        }
-        if let Some(part) = &manifest.quarantined_files {
-            self.part(&directory.root, part, &is_quarantine)?;
-        }
+        self.tables(&directory.root, &manifest.dropped, &is_dropped)?;
+        self.tables(&directory.root, &manifest.selection, &selected::is_table)?;
+        self.tables(&directory.root, &manifest.quarantined_files, &is_quarantine)?;
         if let Some(part) = &manifest.card {
             self.file(&directory.output, part)?;
         }
@@ -172,7 +170,7 @@ impl Verification {
             self.file_start(&directory.root, part, part.bytes)?;
         }
         self.lock(directory, manifest)?;
-        if files::size(&directory.success())?.is_none() {
+        if !directory.is_finished()? {
             self.find(Blame::Data, "_SUCCESS", "the file is missing");
         }
         if files::size(&directory.intent())?.is_some() {
