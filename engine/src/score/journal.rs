@@ -120,8 +120,13 @@ impl Journal {
         Ok(journal)
     }
 
-    pub fn append(&mut self, key: FigureKey, figures: &Figures) -> Result<()> {
-        self.write(&encode(key, figures))?;
+    pub fn append(&mut self, ((row, window), measure): FigureKey, figures: &Figures) -> Result<()> {
+        let mut payload = Vec::new();
+        payload.extend(row.to_le_bytes());
+        payload.extend(window.to_le_bytes());
+        payload.extend(measure.to_le_bytes());
+        figures.encode(&mut payload);
+        self.write(&payload)?;
         self.unsynced.get_or_insert_with(Instant::now);
         Ok(())
     }
@@ -141,11 +146,8 @@ impl Journal {
     fn write(&mut self, payload: &[u8]) -> Result<()> {
         let length = u32::try_from(payload.len()).expect("a record is a few kilobytes");
         let checksum = crc32fast::hash(payload);
-        let done = self
-            .file
-            .write_all(&length.to_le_bytes())
-            .and_then(|()| self.file.write_all(&checksum.to_le_bytes()))
-            .and_then(|()| self.file.write_all(payload));
+        let head = [length.to_le_bytes(), checksum.to_le_bytes()].concat();
+        let done = self.file.write_all(&head).and_then(|()| self.file.write_all(payload));
         done.map_err(|error| error::failed("write", &self.path)(error).into())
     }
 }
@@ -175,15 +177,6 @@ fn claim(path: &Path, exclusive: bool) -> Result<(PathBuf, File)> {
 
 fn unique_name(path: &Path) -> PathBuf {
     path.with_added_extension(format!("{}-{:x}", std::process::id(), clock::nanoseconds()))
-}
-
-fn encode(((row, window), measure): FigureKey, figures: &Figures) -> Vec<u8> {
-    let mut payload = Vec::new();
-    payload.extend(row.to_le_bytes());
-    payload.extend(window.to_le_bytes());
-    payload.extend(measure.to_le_bytes());
-    figures.encode(&mut payload);
-    payload
 }
 
 /// Decodes the key of a record and returns the bytes of its statistics.
