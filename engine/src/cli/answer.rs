@@ -15,7 +15,7 @@ use crate::base::secrets::shown;
 use crate::base::stop::Stop;
 use crate::base::text::{json_safe, line_safe, quoted, shell_word};
 use crate::cli::{AnswerFormat, Cli, LogFormat};
-use crate::report::page::Page;
+use crate::report::page::{Block, Page, Section};
 use crate::run_directory::layout::RunDirectory;
 use crate::storage::marked::{self, Mark};
 
@@ -105,12 +105,6 @@ pub(super) fn report(cli: &Cli, diagnostics: &[Diagnostic]) {
     }
 }
 
-/// Returns the command line quoted for a shell, without the secret parts of addresses.
-fn command_line() -> String {
-    let quoted = |argument: std::ffi::OsString| shell_word(&shown(&argument.to_string_lossy()));
-    std::env::args_os().map(quoted).collect::<Vec<_>>().join(" ")
-}
-
 /// Writes a file that the command line may request. Most commands call it last, so that the answer is printed even if
 /// the file cannot be written.
 pub(super) fn write_requested(
@@ -123,7 +117,14 @@ pub(super) fn write_requested(
 
 /// Writes a page that the command line may request, with the command that repeats it.
 pub(super) fn write_page(path: Option<&Path>, page: impl FnOnce() -> Page) -> Result<()> {
-    write_requested(path, Mark::PAGE, || page().html_with_command(command_line()).into_bytes())
+    write_requested(path, Mark::PAGE, || {
+        let mut page = page();
+        // Quoted for a shell, without the secret parts of addresses.
+        let quoted = |argument: std::ffi::OsString| shell_word(&shown(&argument.to_string_lossy()));
+        let command = std::env::args_os().map(quoted).collect::<Vec<_>>().join(" ");
+        page.sections.push(Section::new("repeat", "Command", "", vec![Block::Code(command)]));
+        page.html().into_bytes()
+    })
 }
 
 pub(super) fn unknown_name(what: &str, name: &str, known: &[&str]) -> Failure {

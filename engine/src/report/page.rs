@@ -245,12 +245,6 @@ mod filters {
 }
 
 impl Page {
-    /// Renders the file with the command that repeats it.
-    pub(crate) fn html_with_command(mut self, command: String) -> String {
-        self.sections.push(Section::new("repeat", "Command", "", vec![Block::Code(command)]));
-        self.html()
-    }
-
     /// Renders the file. Control characters and those that change the direction of text are shown as escapes; tabs and
     /// line breaks stay.
     pub(crate) fn html(&self) -> String {
