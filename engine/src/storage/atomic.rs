@@ -1,13 +1,13 @@
 //! Atomic writes of files.
 
 use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use longsift_stages::contract::hex;
 use sha2::{Digest, Sha256};
+use tempfile::NamedTempFile;
 
 use super::error::{StorageError, failed};
 use super::files::{TEMPORARY_PREFIX, folder_of, fsync_folder};
@@ -30,16 +30,8 @@ pub struct AtomicFile {
 
 #[derive(Debug)]
 enum WriteTarget {
-    Local(Temporary),
+    Local(NamedTempFile),
     Store(Box<dyn Upload>),
-}
-
-/// File under a temporary name, which is removed on drop.
-#[derive(Debug)]
-struct Temporary {
-    file: File,
-    path: PathBuf,
-    has_moved: bool,
 }
 
 impl AtomicFile {
@@ -47,7 +39,7 @@ impl AtomicFile {
     pub fn create(path: &Path) -> Result<Self, StorageError> {
         let target = match store(path) {
             Some((store, address)) => WriteTarget::Store(store.upload(address)?),
-            None => WriteTarget::Local(Temporary::create(path)?),
+            None => WriteTarget::Local(create_temporary(path)?),
         };
         Ok(Self { target, path: path.to_owned(), bytes: 0, hash: Sha256::new() })
     }
@@ -56,8 +48,8 @@ impl AtomicFile {
     pub fn commit(&mut self) -> Result<FileDigest, StorageError> {
         match &mut self.target {
             WriteTarget::Local(temporary) => {
-                temporary.file.sync_all().map_err(failed("fsync", &self.path))?;
-                temporary.rename(&self.path)?;
+                temporary.as_file().sync_all().map_err(failed("fsync", &self.path))?;
+                rename(temporary, &self.path)?;
             }
             WriteTarget::Store(upload) => upload.complete()?,
         }
@@ -69,7 +61,7 @@ impl Write for AtomicFile {
     /// Counts and hashes the written bytes. Errors wrap a [`StorageError`] with the path.
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
         let written = match &mut self.target {
-            WriteTarget::Local(temporary) => temporary.file.write(buffer),
+            WriteTarget::Local(temporary) => temporary.as_file_mut().write(buffer),
             WriteTarget::Store(upload) => upload.write(buffer),
         };
         let written = match written {
@@ -84,46 +76,28 @@ impl Write for AtomicFile {
 
     fn flush(&mut self) -> io::Result<()> {
         match &mut self.target {
-            WriteTarget::Local(temporary) => temporary.file.flush(),
+            WriteTarget::Local(temporary) => temporary.as_file_mut().flush(),
             WriteTarget::Store(upload) => upload.flush(),
         }
     }
 }
 
-impl Temporary {
-    /// Creates a file next to `path`.
-    fn create(path: &Path) -> Result<Self, StorageError> {
-        static COUNTER: AtomicU64 = AtomicU64::new(0);
-        let name = path.file_name().unwrap_or(OsStr::new("file")).to_string_lossy();
-        loop {
-            let count = COUNTER.fetch_add(1, Ordering::Relaxed);
-            let temporary = path.with_file_name(format!(
-                "{TEMPORARY_PREFIX}{:x}-{count:x}-{name}",
-                std::process::id()
-            ));
-            match OpenOptions::new().write(true).create_new(true).open(&temporary) {
-                Ok(file) => return Ok(Self { file, path: temporary, has_moved: false }),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(failed("create", path)(error)),
-            }
-        }
-    }
-
-    /// Moves the file to `path` and syncs the folder.
-    fn rename(&mut self, path: &Path) -> Result<(), StorageError> {
-        fs::rename(&self.path, path).map_err(failed("rename a temporary file to", path))?;
-        self.has_moved = true;
-        fsync_folder(folder_of(path))
-    }
+/// Creates a file next to `path`, which is removed on drop. If that fails, the next run removes it by its name.
+fn create_temporary(path: &Path) -> Result<NamedTempFile, StorageError> {
+    let name = path.file_name().unwrap_or(OsStr::new("file")).to_string_lossy();
+    let create = |path: &Path| OpenOptions::new().write(true).create_new(true).open(path);
+    tempfile::Builder::new()
+        .prefix(&format!("{TEMPORARY_PREFIX}{:x}-", std::process::id()))
+        .suffix(&format!("-{name}"))
+        .make_in(path.parent().unwrap_or(Path::new("")), create)
+        .map_err(failed("create", path))
 }
 
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        if !self.has_moved {
-            // Best effort: the next run removes remaining files by their names.
-            let _ = fs::remove_file(&self.path);
-        }
-    }
+/// Moves a temporary file to `path` and syncs the folder.
+fn rename(temporary: &mut NamedTempFile, path: &Path) -> Result<(), StorageError> {
+    fs::rename(temporary.path(), path).map_err(failed("rename a temporary file to", path))?;
+    temporary.disable_cleanup(true);
+    fsync_folder(folder_of(path))
 }
 
 /// Writes a whole file atomically: readers see either the old or the new content.
@@ -150,11 +124,11 @@ pub fn write_new(path: &Path, bytes: &[u8]) -> Result<bool, StorageError> {
     if let Some((store, address)) = store(path) {
         return store.write_new(address, bytes);
     }
-    let mut temporary = Temporary::create(path)?;
-    temporary.file.write_all(bytes).map_err(failed("write", path))?;
-    temporary.file.sync_all().map_err(failed("fsync", path))?;
+    let mut temporary = create_temporary(path)?;
+    temporary.as_file_mut().write_all(bytes).map_err(failed("write", path))?;
+    temporary.as_file().sync_all().map_err(failed("fsync", path))?;
     // Unlike a rename, a link never replaces an existing file.
-    match fs::hard_link(&temporary.path, path) {
+    match fs::hard_link(temporary.path(), path) {
         Ok(()) => {
             drop(temporary);
             fsync_folder(folder_of(path))?;
@@ -168,7 +142,7 @@ pub fn write_new(path: &Path, bytes: &[u8]) -> Result<bool, StorageError> {
             ) && !path.exists() =>
         {
             // The file system does not support links.
-            temporary.rename(path).map(|()| true)
+            rename(&mut temporary, path).map(|()| true)
         }
         Err(error) => Err(failed("link a temporary file to", path)(error)),
     }
