@@ -25,8 +25,6 @@ const MAX_GAP_BYTES: u64 = 256 << 10;
 pub(crate) struct BlockCache {
     /// Blocks with the time of their last use, by file version and offset.
     kept: BTreeMap<(String, u64), (Bytes, u64)>,
-    /// Keys of `kept` by their unique time of last use.
-    by_use: BTreeMap<u64, (String, u64)>,
     uses: u64,
     bytes: u64,
     max_bytes: u64,
@@ -36,7 +34,7 @@ static BLOCKS: Mutex<BlockCache> = Mutex::new(BlockCache::new(DEFAULT_CACHE_BYTE
 
 impl BlockCache {
     const fn new(max_bytes: u64) -> Self {
-        Self { kept: BTreeMap::new(), by_use: BTreeMap::new(), uses: 0, bytes: 0, max_bytes }
+        Self { kept: BTreeMap::new(), uses: 0, bytes: 0, max_bytes }
     }
 
     /// Limits the blocks of this process to their share of a run's memory.
@@ -70,8 +68,6 @@ impl BlockCache {
             return None;
         }
         self.uses += 1;
-        self.by_use.remove(last_use);
-        self.by_use.insert(self.uses, key.clone());
         *last_use = self.uses;
         Some((start, block.clone()))
     }
@@ -80,17 +76,16 @@ impl BlockCache {
         let key = (file.to_owned(), start);
         self.uses += 1;
         self.bytes += block.len() as u64;
-        self.by_use.insert(self.uses, key.clone());
-        if let Some((before, last_use)) = self.kept.insert(key, (block, self.uses)) {
+        if let Some((before, _)) = self.kept.insert(key, (block, self.uses)) {
             self.bytes -= before.len() as u64;
-            self.by_use.remove(&last_use);
         }
         self.evict();
     }
 
     fn evict(&mut self) {
         while self.bytes > self.max_bytes {
-            let Some((_, key)) = self.by_use.pop_first() else { break };
+            let oldest = self.kept.iter().min_by_key(|(_, (_, last_use))| *last_use);
+            let Some(key) = oldest.map(|(key, _)| key.clone()) else { break };
             self.bytes -= self.kept.remove(&key).map_or(0, |(block, _)| block.len() as u64);
         }
     }
@@ -135,14 +130,13 @@ mod tests {
         let kept: Vec<u64> = blocks.kept.keys().map(|(_, start)| *start).collect();
         assert_eq!(kept, [0, 20]);
         assert_eq!((blocks.find("a", 15), blocks.find("b", 5)), (None, None));
-        assert_eq!(blocks.by_use.len(), blocks.kept.len());
     }
 
     #[test]
     fn a_block_larger_than_the_cache_is_not_kept() {
         let mut blocks = BlockCache::new(5);
         blocks.add("a", 0, Bytes::from(vec![0; 10]));
-        assert_eq!((blocks.bytes, blocks.kept.len(), blocks.by_use.len()), (0, 0, 0));
+        assert_eq!((blocks.bytes, blocks.kept.len()), (0, 0));
     }
 
     #[test]
