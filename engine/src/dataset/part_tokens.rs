@@ -52,9 +52,8 @@ impl TokensWriter {
         let end = self.sequences.end_token;
         let length = ids.len() + usize::from(end.is_some());
         let Some(max) = self.sequences.tokens.map(|tokens| tokens as usize) else {
-            self.pending.extend(ids.iter().copied().chain(end));
+            let tokens: Vec<u32> = ids.iter().copied().chain(end).collect();
             self.written.push(vec![length as u32]);
-            let tokens = std::mem::take(&mut self.pending);
             return self.put(&tokens);
         };
         if self.pending.len() + length > BLOCK_TOKENS && !self.pieces.is_empty() {
@@ -94,24 +93,19 @@ impl TokensWriter {
     /// room left. Sequences, and pieces in them, are in the order of their first piece.
     fn pack(&mut self) -> Result<(), DataProblem> {
         let Some(max) = self.sequences.tokens else { return Ok(()) };
-        let pieces = std::mem::take(&mut self.pieces);
+        let lengths = std::mem::take(&mut self.pieces);
         let tokens = std::mem::take(&mut self.pending);
-        let starts: Vec<usize> = pieces
-            .iter()
-            .scan(0, |next, length| {
-                let start = *next;
-                *next += *length as usize;
-                Some(start)
-            })
-            .collect();
-        for mut sequence in best_fit(&pieces, max) {
+        let mut rest = &tokens[..];
+        let mut pieces = Vec::with_capacity(lengths.len());
+        for length in &lengths {
+            let (piece, later) = rest.split_at(*length as usize);
+            pieces.push(piece);
+            rest = later;
+        }
+        for mut sequence in best_fit(&lengths, max) {
             sequence.sort_unstable();
-            let mut ids = Vec::new();
-            for piece in &sequence {
-                let start = starts[*piece];
-                ids.extend_from_slice(&tokens[start..start + pieces[*piece] as usize]);
-            }
-            self.written.push(sequence.iter().map(|piece| pieces[*piece]).collect());
+            let ids: Vec<u32> = sequence.iter().flat_map(|piece| pieces[*piece]).copied().collect();
+            self.written.push(sequence.iter().map(|piece| lengths[*piece]).collect());
             self.put(&ids)?;
         }
         Ok(())

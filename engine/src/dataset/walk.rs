@@ -30,6 +30,7 @@ pub(super) struct WalkResult {
     pub(super) duplicates: Vec<(PathBuf, PathBuf)>,
 }
 
+#[derive(Clone)]
 enum PatternStep {
     /// Literal name, including `..` and `.`.
     Literal(OsString),
@@ -101,19 +102,21 @@ impl FolderWalk {
         if identity.is_none_or(|identity| !self.entered.insert((identity, step))) {
             return;
         }
-        if let PatternStep::Literal(name) = &self.steps[step] {
-            let path = folder.join(name);
-            return match files::entry(&path) {
-                Ok(Some(entry)) => self.take(entry, step + 1, linked),
-                Ok(None) => {}
-                Err(error) => self.problems.push(unreadable(&error)),
-            };
-        }
-        let entries = match files::entries(folder) {
+        let pattern = self.steps[step].clone();
+        let entries = match &pattern {
+            PatternStep::Literal(name) => files::entry(&folder.join(name)).map(Vec::from_iter),
+            _ => files::entries(folder),
+        };
+        let entries = match entries {
             Ok(entries) => entries,
             Err(error) => return self.problems.push(unreadable(&error)),
         };
-        match &self.steps[step] {
+        match pattern {
+            PatternStep::Literal(_) => {
+                for entry in entries {
+                    self.take(entry, step + 1, linked);
+                }
+            }
             PatternStep::Below => {
                 self.enter(folder, step + 1, linked);
                 let hidden = self.hidden;
@@ -124,7 +127,6 @@ impl FolderWalk {
                 }
             }
             PatternStep::Names(pattern) => {
-                let pattern = pattern.clone();
                 let hidden = if self.hidden.contains(&b'_') { self.hidden } else { b"" };
                 for entry in entries {
                     let name = entry.path.file_name().unwrap_or_default().to_string_lossy();
@@ -133,7 +135,6 @@ impl FolderWalk {
                     }
                 }
             }
-            PatternStep::Literal(_) => unreachable!("taken above"),
         }
     }
 
