@@ -160,7 +160,7 @@ fn check_missing_stages(root: &Node, problems: &mut Problems) {
         if names.contains(&name) {
             continue;
         }
-        let writes = contract(name).map_or("", |stage| writes(&stage));
+        let writes = contract(name).map_or("", |stage| writes(stage.role()));
         let problem =
             problems.error(key_span(root, "stages"), format!("stage `{name}` is missing"));
         let problem = problem.label(format!("no other stage writes: {writes}"));
@@ -225,8 +225,8 @@ fn listed_contract(item: &Node) -> Option<StageSettings> {
 }
 
 /// Items that earlier stages must have written.
-fn reads(stage: &StageSettings) -> &'static [&'static str] {
-    match stage.role() {
+fn reads(role: Role<'_>) -> &'static [&'static str] {
+    match role {
         Role::Model(_) | Role::Rows(_) | Role::Windows(_) => &[],
         Role::Measure(measure) if measure.needs().attention().is_none() => &["windows"],
         Role::Devices(_) | Role::Measure(_) => &["layer-zero table", "windows"],
@@ -236,8 +236,8 @@ fn reads(stage: &StageSettings) -> &'static [&'static str] {
 }
 
 /// Item that a stage writes for later ones.
-fn writes(stage: &StageSettings) -> &'static str {
-    match stage.role() {
+fn writes(role: Role<'_>) -> &'static str {
+    match role {
         Role::Model(_) => "layer-zero table",
         Role::Rows(_) => "documents",
         Role::Windows(_) => "windows",
@@ -254,11 +254,11 @@ fn check_stage_order(root: &Node, problems: &mut Problems) {
     listed.truncate(4 * stage_names().len());
     let items = stages(root).iter().filter(|item| stage_name(item).is_some()).take(listed.len());
     let stages: Vec<Option<StageSettings>> = items.map(listed_contract).collect();
-    let windows = stages.iter().position(|settings| {
-        settings.as_ref().is_some_and(|settings| matches!(settings.role(), Role::Windows(_)))
-    });
-    for (settings, (name, span)) in stages.iter().zip(&listed).skip(windows.unwrap_or(usize::MAX)) {
-        if settings.as_ref().is_some_and(|settings| matches!(settings.role(), Role::Rows(_))) {
+    let roles: Vec<Option<Role<'_>>> =
+        stages.iter().map(|stage| stage.as_ref().map(StageSettings::role)).collect();
+    let windows = roles.iter().position(|role| matches!(role, Some(Role::Windows(_))));
+    for (role, (name, span)) in roles.iter().zip(&listed).skip(windows.unwrap_or(usize::MAX)) {
+        if matches!(role, Some(Role::Rows(_))) {
             let message = format!(
                 "stage `{name}` comes too late: it reads documents, and `tokenize` cuts them into windows"
             );
@@ -266,18 +266,15 @@ fn check_stage_order(root: &Node, problems: &mut Problems) {
             problem.hint("move it before `tokenize`, or measure windows with `reads: text`");
         }
     }
-    for (index, settings) in stages.iter().enumerate() {
-        let Some(settings) = settings else { continue };
+    for (index, role) in roles.iter().enumerate() {
         let (name, span) = listed[index];
-        for read in reads(settings) {
-            let writes = |other: &Option<StageSettings>| {
-                other.as_ref().is_some_and(|other| writes(other) == *read)
-            };
-            if stages[..index].iter().any(writes) {
+        for read in role.map_or(&[][..], reads) {
+            let writes = |other: &usize| roles[*other].is_some_and(|other| writes(other) == *read);
+            if (0..index).any(|earlier| writes(&earlier)) {
                 continue;
             }
             // If no stage writes it, the missing stage is reported elsewhere.
-            if let Some(later) = (index + 1..stages.len()).find(|later| writes(&stages[*later])) {
+            if let Some(later) = (index + 1..roles.len()).find(writes) {
                 let (writer, place) = listed[later];
                 let place = problems.sources.in_words(place);
                 let message =
@@ -290,10 +287,9 @@ fn check_stage_order(root: &Node, problems: &mut Problems) {
     }
     let position = |wanted: &str| listed.iter().position(|(name, _)| *name == wanted);
     let score = position("score");
-    for (settings, (name, span)) in stages.iter().zip(&listed).skip(score.unwrap_or(usize::MAX)) {
-        let measures = |settings: &StageSettings| matches!(settings.role(), Role::Measure(_));
-        let earlier = stages[..score.unwrap_or(0)].iter().flatten().any(measures);
-        if settings.as_ref().is_some_and(measures) && earlier {
+    let measures = |role: &Option<Role<'_>>| matches!(role, Some(Role::Measure(_)));
+    for (role, (name, span)) in roles.iter().zip(&listed).skip(score.unwrap_or(usize::MAX)) {
+        if measures(role) && roles[..score.unwrap_or(0)].iter().any(measures) {
             let message = format!("stage `{name}` comes too late: it must come before `score`");
             problems.error(*span, message).hint(format!("move `{name}` before `score`"));
         }
