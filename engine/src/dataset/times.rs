@@ -88,10 +88,7 @@ fn seconds_problem<T: Copy + Display>(seconds: T, milliseconds: Option<T>) -> Op
 fn lost_in_numbers<T: ArrowPrimitiveType>(
     array: &PrimitiveArray<T>,
     problem: impl Fn(T::Native) -> Option<String>,
-) -> LostValues
-where
-    T::Native: Display,
-{
+) -> LostValues {
     let values = array.values().iter().enumerate();
     values.filter_map(|(row, value)| Some((row, problem(*value)?))).collect()
 }

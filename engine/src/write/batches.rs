@@ -94,8 +94,9 @@ impl Writer<'_> {
         let mut id = row.id.to_owned();
         let without_window =
             row.window.is_none() && self.plan.spec.pipeline.output.samples == Samples::Windows;
+        let location = id.rsplit_once('@').map_or("", |(_, location)| location);
         let is_ambiguous = (without_window || self.selection.has_repeated_ids())
-            && has_location(&id)
+            && has_number_after(location, ':')
             || without_window && has_number_after(&id, '#');
         if is_ambiguous || self.selection.is_repeated(&id)? {
             // Escapes `@`, so that the last one in the id precedes the location.
@@ -107,11 +108,6 @@ impl Writer<'_> {
             None => id,
         })
     }
-}
-
-/// Whether an id ends like one with file and row.
-fn has_location(id: &str) -> bool {
-    id.rsplit_once('@').is_some_and(|(_, location)| has_number_after(location, ':'))
 }
 
 fn has_number_after(text: &str, separator: char) -> bool {
