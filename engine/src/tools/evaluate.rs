@@ -535,10 +535,7 @@ pub fn evaluate(evaluator: &mut Evaluator<'_>) -> Result<Evaluation> {
         pipeline: evaluator.plan.spec.pipeline.name.clone(),
         seed: evaluator.options.seed,
         documents_per_category: evaluator.options.documents_per_category as usize,
-        equal_ids_left_out: 0,
-        categories_left_out: sample::OmittedCategories::default(),
-        labels: None,
-        lengths: BTreeMap::new(),
+        ..Evaluation::default()
     };
     if let Some(classes) = evaluator.classes {
         let wanted = evaluator.class_sample_options(classes);

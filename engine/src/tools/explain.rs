@@ -311,8 +311,7 @@ impl Explanation {
                 let window = Window { ids, text, text_half, document: &shared, evidence };
                 measure.figures(&window).map_err(unmeasured)?.0
             } else if let Some(whole) = plan.whole_models.get(&measure_index) {
-                let made = passes::forward(whole, ids, &Stop::global())?;
-                let made = made.map_err(unmeasured)?;
+                let made = passes::forward(whole, ids, &Stop::global())?.map_err(unmeasured)?;
                 let values = passes::figures(measure, ids, made.clone()).map_err(unmeasured)?.0;
                 self.note_losses(&made);
                 values

@@ -223,8 +223,7 @@ impl fmt::Display for ModelReport {
         f.write_str(&self.window_table())?;
         if let Some(free) = self.free_memory_bytes {
             let fitting = self.windows.iter().filter_map(|window| window.fitting_here.map(count));
-            let fitting: Vec<String> = fitting.collect();
-            let fitting = fitting.join(", ");
+            let fitting = fitting.collect::<Vec<_>>().join(", ");
             writeln!(
                 f,
                 "  windows that fit into the free memory of this machine ({}), by length: {fitting}",

@@ -77,8 +77,7 @@ pub fn tune(plan: &Plan, seconds: f64, stop: &Stop) -> Result<TuneResult> {
     let devices = attention.devices.list.len();
     let mut windows = |in_flight: usize| -> Vec<WindowTokens> {
         let fitting = (seconds / one.max(1e-6) * devices as f64) as usize;
-        let number =
-            fitting.clamp(2 * in_flight * devices, MAX_WINDOWS.max(2 * in_flight * devices));
+        let number = fitting.min(MAX_WINDOWS).max(2 * in_flight * devices);
         (0..number).map(|_| window()).collect()
     };
     let mut in_flight = Vec::new();
@@ -145,11 +144,11 @@ impl TuneBench<'_> {
 
     fn measure(
         &self,
-        in_flight: usize,
+        windows_in_flight: usize,
         key_heads: usize,
         windows: Vec<WindowTokens>,
     ) -> Result<Point> {
-        let one = |device: &Device| Device { workers: in_flight, ..device.clone() };
+        let one = |device: &Device| Device { workers: windows_in_flight, ..device.clone() };
         let devices: Vec<Device> = self.attention.devices.list.iter().map(one).collect();
         let policy = Policy { key_heads_at_once: Some(key_heads), ..self.attention.policy() };
         let number = windows.len();
@@ -163,7 +162,6 @@ impl TuneBench<'_> {
         });
         let (time, reserved_bytes) = taken?;
         let tokens_per_second = (number * self.tokens) as f64 / time.as_secs_f64().max(1e-9);
-        let windows_in_flight = in_flight;
         Ok(Point {
             windows_in_flight,
             key_heads,

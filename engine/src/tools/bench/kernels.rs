@@ -94,12 +94,11 @@ fn assign_repeats(options: &BenchOptions, turns: &mut [RepeatedCase]) {
         }
         return;
     }
-    let mut order: Vec<usize> = (0..turns.len()).collect();
-    order.sort_by(|a, b| turns[*a].seconds.total_cmp(&turns[*b].seconds));
+    let mut fastest: Vec<&mut RepeatedCase> = turns.iter_mut().collect();
+    fastest.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
     let mut left = BUDGET_SECONDS;
     for _ in 0..DEFAULT_REPEATS {
-        for &place in &order {
-            let turn = &mut turns[place];
+        for turn in &mut fastest {
             if turn.seconds <= left {
                 left -= turn.seconds;
                 turn.repeats += 1;

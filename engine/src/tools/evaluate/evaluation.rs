@@ -17,7 +17,7 @@ use super::windows::WindowLength;
 use crate::base::text::count;
 
 /// Result of an evaluation: how well the statistics of a pipeline separate windows of its corpus.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 pub struct Evaluation {
     /// Name of the pipeline.
     pub(crate) pipeline: String,

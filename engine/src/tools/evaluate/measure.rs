@@ -238,10 +238,7 @@ impl<'a> Measurer<'a> {
         let one = |(_, window): &(usize, &WindowContent)| {
             let ids = &window.ids;
             let text = if needs_text { window.text(self.bytes) } else { None };
-            let (text, text_half) = match &text {
-                Some((text, half)) => (Some(&text[..]), Some(*half)),
-                None => (None, None),
-            };
+            let (text, text_half) = text.as_ref().map(|(text, half)| (&text[..], *half)).unzip();
             let document: Vec<Value> = match text {
                 Some(text) if needs.document_text => measure.document(text),
                 _ => Vec::new(),
