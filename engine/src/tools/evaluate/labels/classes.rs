@@ -64,7 +64,7 @@ pub(crate) fn classes(
 impl LabelClasses {
     fn problems(&self) -> Vec<Diagnostic> {
         let column = quoted(&self.column);
-        let problem = |message: String, hint: String| {
+        let problem = |message: String, hint: &str| {
             vec![Diagnostic::error(Blame::Pipeline, message).hint(hint)]
         };
         let values = self.listed();
@@ -74,16 +74,13 @@ impl LabelClasses {
                     "the column {column} has no labels: its {} rows are null",
                     count(self.null_rows)
                 );
-                return problem(message, "`--labels` requires a column of classes".to_owned());
+                return problem(message, "`--labels` requires a column of classes");
             }
             1 => {
                 let message = format!(
                     "the column {column} has one value, {values}: there is no other class to compare with"
                 );
-                return problem(
-                    message,
-                    "`--labels` requires a column of at least two classes".into(),
-                );
+                return problem(message, "`--labels` requires a column of at least two classes");
             }
             number if number > MAX_CLASSES => {
                 let at_least = if number > MAX_COUNTED { "at least " } else { "" };
@@ -91,12 +88,10 @@ impl LabelClasses {
                     "the column {column} has {at_least}{} values, more than {MAX_CLASSES}: {values}",
                     count(number as u64)
                 );
-                return problem(
-                    message,
-                    format!(
-                        "`--labels` takes at most {MAX_CLASSES} classes: group the values in a column of your own"
-                    ),
+                let hint = format!(
+                    "`--labels` takes at most {MAX_CLASSES} classes: group the values in a column of your own"
                 );
+                return problem(message, &hint);
             }
             _ => {}
         }
@@ -107,13 +102,13 @@ impl LabelClasses {
             let meant = suggest(good, self.rows.keys().map(String::as_str));
             let meant =
                 meant.map_or_else(String::new, |meant| format!("did you mean {}? ", quoted(meant)));
-            problems.extend(problem(message, format!("{meant}its values are {values}")));
+            problems.extend(problem(message, &format!("{meant}its values are {values}")));
         }
         if self.rows.keys().all(|class| self.good.contains(class)) {
             let message = format!(
                 "`--good` names all values of the column {column}, {values}: there is no other class to compare with"
             );
-            problems.extend(problem(message, "leave out at least one of them".to_owned()));
+            problems.extend(problem(message, "leave out at least one of them"));
         }
         problems
     }
