@@ -18,7 +18,7 @@ use super::input::Dataset;
 use super::labels::{LabelColumn, label_type};
 use super::lost_row_groups::LostRowGroups;
 use super::problem::DataProblem;
-use super::read::{self, Batch, Batches, ReadError, ReadRequest, position, remaining};
+use super::read::{self, Batch, Batches, ReadError, ReadRequest, remaining};
 use super::types;
 use super::units::WorkUnit;
 
@@ -43,13 +43,15 @@ impl ContentColumn {
 
     /// Returns the index of the column, and the type that it is read as: for token ids a large list of any items.
     fn locate(&self, dataset: &Dataset) -> Result<(usize, DataType), DataProblem> {
-        let index = position(dataset, self.name())?;
-        let item = match self {
-            Self::Text(_) => return Ok((index, DataType::Utf8View)),
-            Self::Tokens(_) => types::list_item(dataset.schema.field(index).data_type()),
-        };
-        let item = item.ok_or_else(|| dataset.no_column(self.name()))?;
-        Ok((index, DataType::LargeList(Arc::clone(item))))
+        match self {
+            Self::Text(name) => Ok((dataset.check_text_column(name)?, DataType::Utf8View)),
+            Self::Tokens(name) => {
+                let index = dataset.check_tokens_column(name)?;
+                let item = types::list_item(dataset.schema.field(index).data_type());
+                let item = item.ok_or_else(|| dataset.no_column(name))?;
+                Ok((index, DataType::LargeList(Arc::clone(item))))
+            }
+        }
     }
 }
 
@@ -124,18 +126,8 @@ pub fn read_documents(
     batch_bytes: u64,
     lost: LostRowGroups,
 ) -> Result<Documents, ReadError> {
-    match &columns.content {
-        ContentColumn::Text(name) => dataset.check_text_column(name)?,
-        ContentColumn::Tokens(name) => dataset.check_tokens_column(name)?,
-    }
     let (content, content_type) = columns.content.locate(dataset)?;
-    let id = match &columns.id {
-        Some(name) => {
-            dataset.check_label_column(name)?;
-            Some(position(dataset, name)?)
-        }
-        None => None,
-    };
+    let id = columns.id.as_ref().map(|name| dataset.check_label_column(name)).transpose()?;
     let mut wanted: Vec<_> = read::columns(dataset).collect();
     if let Some(id) = id {
         wanted[id].1 = label_type(&wanted[id].1);
@@ -181,15 +173,8 @@ pub fn document_ids(
     rows: &[u64],
     columns: &DocumentColumns,
 ) -> Result<Vec<String>, DataProblem> {
-    let labels = match &columns.id {
-        Some(name) => {
-            let column = batch.column(position(dataset, name)?);
-            let column = cast(column, &label_type(column.data_type()))
-                .map_err(|error| DataProblem::data(format!("column `{name}`: {error}")))?;
-            Some(LabelColumn::new(&column))
-        }
-        None => None,
-    };
+    let column = columns.id.as_ref().map(|name| dataset.check_label_column(name)).transpose()?;
+    let labels = column.map(|column| LabelColumn::cast(batch.column(column)));
     let id = |(position, row): (usize, &u64)| {
         let own = labels.as_ref().and_then(|labels| labels.id(position));
         own.unwrap_or_else(|| id_of_row(&unit.file_path, *row))
@@ -256,8 +241,7 @@ impl Documents {
     /// # Errors
     /// The column is missing, or nested.
     pub fn with_labels(mut self, dataset: &Dataset, column: &str) -> Result<Self, DataProblem> {
-        dataset.check_label_column(column)?;
-        self.label = Some(position(dataset, column)?);
+        self.label = Some(dataset.check_label_column(column)?);
         Ok(self)
     }
 

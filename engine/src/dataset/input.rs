@@ -149,17 +149,17 @@ impl Dataset {
         self.schema.column_with_name(name).map(|(_, field)| field)
     }
 
-    /// Checks that the values of column `name` are short enough for ids, for files that record their lengths.
-    pub fn check_id_column(&self, name: &str) -> Result<(), DataProblem> {
-        self.check_label_column(name)?;
-        let Some((column, _)) = self.schema.column_with_name(name) else { return Ok(()) };
+    /// Checks that the values of column `name` are short enough for ids, for files that record their lengths. Like all
+    /// checks of a column, returns its index.
+    pub fn check_id_column(&self, name: &str) -> Result<usize, DataProblem> {
+        let column = self.check_label_column(name)?;
         let known = self.files.iter().filter(|file| matches!(file.contents, Contents::Parquet(..)));
         let known = known.map(|file| (file.column_bytes(column), file.rows));
         let (bytes, rows) =
             known.fold((0_u64, 0_u64), |sum, file| (sum.0.saturating_add(file.0), sum.1 + file.1));
         let mean = bytes / rows.max(1);
         if mean <= MAX_ID_BYTES as u64 {
-            return Ok(());
+            return Ok(column);
         }
         let message = format!(
             "column `{name}` has values of {mean} bytes on average; ids have at most {MAX_ID_BYTES}"
@@ -176,7 +176,7 @@ impl Dataset {
     }
 
     /// Checks that `name` is a column of text, or of bytes that may be text.
-    pub fn check_text_column(&self, name: &str) -> Result<(), DataProblem> {
+    pub fn check_text_column(&self, name: &str) -> Result<usize, DataProblem> {
         let accepted = "string, large_string, string_view or binary, plain or dictionary-encoded";
         self.check_column(name, accepted, |data_type| match data_type {
             DataType::Dictionary(_, value) => super::types::is_text_or_bytes(value),
@@ -184,7 +184,7 @@ impl Dataset {
         })
     }
 
-    pub fn check_tokens_column(&self, name: &str) -> Result<(), DataProblem> {
+    pub fn check_tokens_column(&self, name: &str) -> Result<usize, DataProblem> {
         let accepted = "a list of int32, uint32 or int64 (or of another integer type)";
         self.check_column(name, accepted, |data_type| {
             super::types::list_item(data_type).is_some_and(|item| item.data_type().is_integer())
@@ -192,22 +192,23 @@ impl Dataset {
     }
 
     /// Checks that the values of column `name` can be written as strings: ids, groups, labels.
-    pub fn check_label_column(&self, name: &str) -> Result<(), DataProblem> {
+    pub fn check_label_column(&self, name: &str) -> Result<usize, DataProblem> {
         self.check_column(name, "any type but lists, structs and maps", |data_type| {
             !data_type.is_nested()
         })
     }
 
-    /// Checks that a column exists and that `accepts` returns `true` for its type.
+    /// Checks that a column exists and that `accepts` returns `true` for its type. Returns its index.
     pub(super) fn check_column(
         &self,
         name: &str,
         accepted: &str,
         accepts: impl Fn(&DataType) -> bool,
-    ) -> Result<(), DataProblem> {
-        let Some(field) = self.column(name) else { return Err(self.no_column(name)) };
+    ) -> Result<usize, DataProblem> {
+        let found = self.schema.column_with_name(name);
+        let (index, field) = found.ok_or_else(|| self.no_column(name))?;
         if accepts(field.data_type()) {
-            return Ok(());
+            return Ok(index);
         }
         let problem = DataProblem::settings(format!(
             "column `{name}` is {}; accepted: {accepted}",

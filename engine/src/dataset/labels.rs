@@ -11,7 +11,7 @@ use arrow_schema::DataType;
 use longsift_stages::contract::hex;
 
 use super::input::Dataset;
-use super::read::{Batches, ReadError, ReadRequest, position, remaining};
+use super::read::{Batches, ReadError, ReadRequest, remaining};
 use super::units::WorkUnit;
 
 /// Reads a column of a work unit as strings, one per row: `None` for null values and for `unreadable` rows (ascending
@@ -22,8 +22,7 @@ pub fn read_labels(
     column: &str,
     unreadable: &[Range<u64>],
 ) -> Result<Vec<Option<String>>, ReadError> {
-    dataset.check_label_column(column)?;
-    let column = position(dataset, column)?;
+    let column = dataset.check_label_column(column)?;
     let columns = [(column, label_type(dataset.schema.field(column).data_type()))];
     let first = unit.first_row;
     let rows = remaining(first..first + unit.rows, unreadable);

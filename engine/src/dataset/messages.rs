@@ -14,7 +14,6 @@ use longsift_stages::tokenize::chat_template::Message;
 use super::input::Dataset;
 use super::labels::values;
 use super::problem::DataProblem;
-use super::read::position;
 use super::types;
 
 const FORMS: [(&str, &str); 2] = [("role", "content"), ("from", "value")];
@@ -22,7 +21,7 @@ const FORMS: [(&str, &str); 2] = [("role", "content"), ("from", "value")];
 const PART: &str = "text";
 
 impl Dataset {
-    pub(crate) fn check_messages_column(&self, name: &str) -> Result<(), DataProblem> {
+    pub(crate) fn check_messages_column(&self, name: &str) -> Result<usize, DataProblem> {
         let accepted =
             "a list of structs with the texts `role` and `content`, or `from` and `value`";
         self.check_column(name, accepted, |data_type| field_names(data_type).is_some())
@@ -38,8 +37,7 @@ pub(crate) fn messages_of_row(
     batch: &RecordBatch,
     column: &str,
 ) -> Result<Vec<Message>, DataProblem> {
-    dataset.check_messages_column(column)?;
-    let list = batch.column(position(dataset, column)?);
+    let list = batch.column(dataset.check_messages_column(column)?);
     let (role, content) = field_names(list.data_type()).ok_or_else(|| dataset.no_column(column))?;
     let none = |why: &str| DataProblem::data(format!("column `{column}`: {why}"));
     if list.is_null(0) {

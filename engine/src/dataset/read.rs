@@ -357,10 +357,6 @@ fn difference(planned: Stamp, now: Stamp) -> Option<String> {
     (after != before).then(|| format!("its status changed at {before} ns, now at {after} ns"))
 }
 
-pub(super) fn position(dataset: &Dataset, name: &str) -> Result<usize, DataProblem> {
-    dataset.schema.index_of(name).map_err(|_| dataset.no_column(name))
-}
-
 /// Returns the rows of `within` outside `without` (ascending and disjoint).
 pub(super) fn remaining(within: Range<u64>, without: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut left = Vec::new();

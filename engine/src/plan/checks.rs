@@ -517,7 +517,7 @@ pub(super) fn columns(
     dataset: &Dataset,
     problems: &mut Vec<Diagnostic>,
 ) {
-    let mut check = |found: Result<(), DataProblem>, setting: &str| {
+    let mut check = |found: Result<usize, DataProblem>, setting: &str| {
         collect(found.map_err(|problem| vec![problem]), spec, setting, problems);
     };
     if let Some(column) = &columns.id {
