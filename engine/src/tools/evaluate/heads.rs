@@ -74,16 +74,10 @@ impl HeadFigures {
 impl HeadResults {
     /// Returns the `max` heads that separate joined windows best, the best first.
     pub(crate) fn best(&self, max: usize) -> Vec<HeadFigures> {
-        let mut ranked: Vec<HeadFigures> =
-            self.heads.iter().filter(|head| head.rank().is_some()).copied().collect();
-        ranked.sort_by(|one, other| {
-            let rank = |of: &HeadFigures| of.rank().unwrap_or_default();
-            rank(other)
-                .total_cmp(&rank(one))
-                .then((one.layer, one.head).cmp(&(other.layer, other.head)))
-        });
-        ranked.truncate(max);
-        ranked
+        let ranks = self.heads.iter().filter_map(|head| Some((head.rank()?, *head)));
+        let mut ranked: Vec<(f64, HeadFigures)> = ranks.collect();
+        ranked.sort_by(|(one, _), (other, _)| other.total_cmp(one));
+        ranked.into_iter().take(max).map(|(_, head)| head).collect()
     }
 
     /// Returns the layers and heads with results, ascending, and for a kind the values by layer and head.

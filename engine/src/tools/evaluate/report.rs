@@ -81,12 +81,7 @@ impl ResultInput<'_> {
             (name.clone(), self.bootstrap.once(|counts| by_category.in_category(index, counts)))
         };
         Report {
-            ladder: mixed
-                .map(|kind| {
-                    let ladder = self.ladder(values, kind.name);
-                    (kind.name, self.bootstrap.figure(|counts| ladder.pooled(counts)))
-                })
-                .collect(),
+            ladder: mixed.map(|kind| (kind.name, self.for_kind(values, kind.name))).collect(),
             pieces_8_by_category: self
                 .measured
                 .categories
