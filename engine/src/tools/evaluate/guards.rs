@@ -6,11 +6,9 @@ use longsift_stages::filter::guards::Verdict;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// Verdicts of a pipeline's guards on the windows of one length.
-pub(crate) struct Rejections {
-    /// By guard, the name of its statistic and its verdicts by window; `None` if the statistic is not measured.
-    guards: Vec<(String, Option<Vec<Verdict>>)>,
-}
+/// Verdicts of a pipeline's guards on the windows of one length: by guard, the name of its statistic and its verdicts by
+/// window; `None` if the statistic is not measured.
+pub(crate) struct Rejections(pub(crate) Vec<(String, Option<Vec<Verdict>>)>);
 
 /// Windows that a guard rejects, by kind or class.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
@@ -38,14 +36,10 @@ impl Rejected {
 }
 
 impl Rejections {
-    pub(crate) fn new(guards: Vec<(String, Option<Vec<Verdict>>)>) -> Self {
-        Self { guards }
-    }
-
     /// Returns by window whether it passes all guards; `None` without guards.
     pub(crate) fn passes(&self) -> Option<Vec<bool>> {
         let verdicts: Vec<&Vec<Verdict>> =
-            self.guards.iter().filter_map(|(_, verdicts)| verdicts.as_ref()).collect();
+            self.0.iter().filter_map(|(_, verdicts)| verdicts.as_ref()).collect();
         let windows = verdicts.first()?.len();
         let passes = |window: usize| verdicts.iter().all(|of| of[window] == Verdict::Passes);
         Some((0..windows).map(passes).collect())
@@ -64,7 +58,7 @@ impl Rejections {
             }
             Some(_) => None,
         };
-        self.guards.iter().filter_map(note).collect()
+        self.0.iter().filter_map(note).collect()
     }
 
     /// Returns counts by kind of window; `kind` names the kind of a window.
@@ -79,7 +73,7 @@ impl Rejections {
             }
             GuardRejections { guard: guard.to_owned(), kinds }
         };
-        let known = self.guards.iter().filter_map(|(name, of)| Some((name, of.as_ref()?)));
+        let known = self.0.iter().filter_map(|(name, of)| Some((name, of.as_ref()?)));
         let mut counted: Vec<_> = known.map(|(name, verdicts)| of(name, verdicts)).collect();
         if let Some(passes) = self.passes().filter(|_| counted.len() > 1) {
             let verdict = |passes: &bool| if *passes { Verdict::Passes } else { Verdict::Refused };
@@ -97,15 +91,14 @@ mod tests {
     #[test]
     fn windows_without_a_statistic_do_not_pass() {
         use Verdict::{Missing, Passes, Refused};
-        let rejections = Rejections::new(vec![
+        let rejections = Rejections(vec![
             ("digit_share".to_owned(), Some(vec![Passes, Refused, Passes])),
             ("copy_share".to_owned(), Some(vec![Passes, Passes, Missing])),
             ("absent".to_owned(), None),
         ]);
         assert_eq!(rejections.passes(), Some(vec![true, false, false]));
         assert_eq!(rejections.notes().len(), 1);
-        let lacking =
-            Rejections::new(vec![("copy_share".to_owned(), Some(vec![Missing, Missing]))]);
+        let lacking = Rejections(vec![("copy_share".to_owned(), Some(vec![Missing, Missing]))]);
         assert_eq!(lacking.passes(), Some(vec![false, false]));
         assert!(lacking.notes()[0].contains("none has the statistic"), "{:?}", lacking.notes());
         let kinds = ["a", "a", "b"];
@@ -115,6 +108,6 @@ mod tests {
         assert_eq!(counted[0].kinds["a"], Rejected { windows: 2, rejected: 1, missing: 0 });
         assert_eq!(counted[1].kinds["b"], Rejected { windows: 1, rejected: 0, missing: 1 });
         assert!((counted[2].kinds["a"].share() - 0.5).abs() < 1e-15);
-        assert_eq!(Rejections::new(Vec::new()).passes(), None);
+        assert_eq!(Rejections(Vec::new()).passes(), None);
     }
 }

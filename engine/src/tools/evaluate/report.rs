@@ -78,7 +78,7 @@ impl ResultInput<'_> {
         let mixed = KINDS.iter().filter(|kind| kind.role == KindRole::Ladder);
         let by_category = self.ladder(values, KIND_BY_CATEGORY);
         let of_category = |(index, name): (usize, &String)| {
-            (name.clone(), self.bootstrap.once(|counts| by_category.in_category(index, counts)))
+            (name.clone(), by_category.in_category(index, &self.bootstrap.once))
         };
         Report {
             ladder: mixed.map(|kind| (kind.name, self.for_kind(values, kind.name))).collect(),

@@ -231,6 +231,6 @@ impl MeasuredWindows {
             Some(verdicts)
         };
         let guards = plan.spec.filter().guards.iter();
-        Rejections::new(guards.map(|guard| (guard.statistic.clone(), of_guard(guard))).collect())
+        Rejections(guards.map(|guard| (guard.statistic.clone(), of_guard(guard))).collect())
     }
 }

@@ -11,7 +11,8 @@ const REPLICATES: usize = 500;
 /// correlated.
 #[derive(Clone, Debug)]
 pub(crate) struct Bootstrap {
-    once: DocumentCounts,
+    /// Counts of the sample itself: each document once.
+    pub(crate) once: DocumentCounts,
     replicates: Vec<DocumentCounts>,
 }
 
@@ -31,11 +32,6 @@ impl Bootstrap {
             once: DocumentCounts(documents.iter().map(|documents| vec![1; *documents]).collect()),
             replicates: (0..REPLICATES).map(replicate).collect(),
         }
-    }
-
-    /// Returns a statistic of the sample itself, without an interval.
-    pub(crate) fn once<T>(&self, of: impl Fn(&DocumentCounts) -> T) -> T {
-        of(&self.once)
     }
 
     /// Returns a statistic with its interval: the range of its values in B replicates without the ⌊B/40⌋ lowest and
@@ -76,7 +72,7 @@ mod tests {
         };
         assert_eq!(bootstrap.replicates.len(), 500);
         assert!(bootstrap.replicates.iter().all(|counts| drawn(counts) == [5, 0, 64]));
-        assert!(bootstrap.once(|counts| counts.0[2] == [1; 64]));
+        assert!(bootstrap.once.0[2] == [1; 64]);
     }
 
     #[test]

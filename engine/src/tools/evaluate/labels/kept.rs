@@ -74,7 +74,7 @@ impl LabelledWindows<'_> {
             let (weights, taken) = selected(counts);
             taken.iter().map(|kept| self.real_share(kept, &weights)).collect()
         });
-        let (weights, taken) = self.bootstrap.once(selected);
+        let (weights, taken) = selected(&self.bootstrap.once);
         let kept =
             taken.iter().zip(figures).zip(FRACTIONS).map(|((windows, real_share), fraction)| {
                 let shares =
