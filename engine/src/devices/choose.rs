@@ -68,7 +68,7 @@ pub fn is_simulation() -> bool {
 
 fn cpu(choice: DeviceCriteria<'_>) -> Device {
     Device {
-        compute: Arc::new(Cpu::new(choice.kernel, choice.threads)),
+        compute: Arc::new(Cpu { kernel: choice.kernel, threads: choice.threads }),
         ledger: Ledger::with_oversized_allowed(Box::new(Limit(choice.window_memory_bytes))),
         workers: choice.threads,
         uuid: None,

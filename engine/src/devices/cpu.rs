@@ -8,14 +8,8 @@ use longsift_stages::model::AttentionSpec;
 /// The processor: distributes windows, heads and blocks of rows over one thread pool.
 #[derive(Clone, Debug)]
 pub struct Cpu {
-    kernel: Kernel,
-    threads: usize,
-}
-
-impl Cpu {
-    pub fn new(kernel: Kernel, threads: usize) -> Self {
-        Self { kernel, threads }
-    }
+    pub kernel: Kernel,
+    pub threads: usize,
 }
 
 impl Compute for Cpu {
