@@ -25,18 +25,12 @@ pub(crate) fn take_peak_bytes() -> Option<u64> {
 
 /// Returns the peak memory since the last reset, if known.
 fn recent_peak_bytes() -> Option<u64> {
-    let status = read_system("/proc/self/status")?;
-    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
-    let kibibytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
-    Some(kibibytes * 1024)
+    system_bytes("/proc/self/status", "VmHWM:")
 }
 
 /// Returns the memory that a new process could use without swapping, if known.
 pub fn free_memory_bytes() -> Option<u64> {
-    let text = read_system("/proc/meminfo")?;
-    let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
-    let kibibytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
-    Some(kibibytes * 1024)
+    system_bytes("/proc/meminfo", "MemAvailable:")
 }
 
 /// Returns the smallest memory limit of this process's control groups; `None` without a limit.
@@ -70,6 +64,18 @@ pub(crate) fn address_space_bytes() -> Option<u64> {
 /// Reads a file that the operating system provides, if it exists.
 pub fn read_system(path: &str) -> Option<String> {
     fs::read_to_string(path).ok()
+}
+
+/// Returns the rest of the first line of such a file that begins with `key`.
+pub(crate) fn system_line(path: &str, key: &str) -> Option<String> {
+    let text = read_system(path)?;
+    text.lines().find_map(|line| line.strip_prefix(key)).map(str::to_owned)
+}
+
+/// Returns the size in such a line, in bytes.
+pub(crate) fn system_bytes(path: &str, key: &str) -> Option<u64> {
+    let kibibytes: u64 = system_line(path, key)?.split_whitespace().next()?.parse().ok()?;
+    Some(kibibytes * 1024)
 }
 
 /// Returns the name of this machine.

@@ -97,9 +97,7 @@ impl Stop {
 
 /// Whether this process was started with a signal ignored. Reads `/proc`, because the system call requires `unsafe`.
 fn is_ignored(signal: i32) -> bool {
-    let mask = machine::read_system("/proc/self/status").and_then(|status| {
-        let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
-        u64::from_str_radix(line.trim(), 16).ok()
-    });
+    let mask = machine::system_line("/proc/self/status", "SigIgn:");
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
     mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }

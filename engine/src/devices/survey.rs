@@ -112,9 +112,7 @@ fn surveyed_gpu(
 
 /// Surveys the processor. It has no headroom of its own: `memory_limit_bytes` limits its use.
 fn surveyed_cpu(claims: &[DeviceClaim]) -> DeviceSurvey {
-    let total = system_line("/proc/meminfo", "MemTotal:")
-        .and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok())
-        .map(|kibibytes| kibibytes * 1024);
+    let total = machine::system_bytes("/proc/meminfo", "MemTotal:");
     let free = free_memory_bytes();
     let (reserved_bytes, in_flight) = claimed(claims, "cpu");
     DeviceSurvey {
@@ -133,13 +131,8 @@ fn surveyed_cpu(claims: &[DeviceClaim]) -> DeviceSurvey {
 
 /// Returns the model of the processor, if the system reports it.
 pub(crate) fn processor() -> Option<String> {
-    let name = system_line("/proc/cpuinfo", "model name")?;
+    let name = machine::system_line("/proc/cpuinfo", "model name")?;
     Some(name.trim_start_matches([' ', '\t', ':']).to_owned())
-}
-
-fn system_line(path: &str, key: &str) -> Option<String> {
-    let text = machine::read_system(path)?;
-    text.lines().find_map(|line| line.strip_prefix(key)).map(str::to_owned)
 }
 
 fn claimed(claims: &[DeviceClaim], device: &str) -> (u64, usize) {
