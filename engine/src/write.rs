@@ -174,7 +174,7 @@ impl Writer<'_> {
         let (mut staged, mut labels) = (StagedRange::default(), staged::Labels::new());
         for index in range.units.clone() {
             self.stop.check()?;
-            self.stage_unit(index, folders, schema, &mut output, &mut staged, &mut labels)?;
+            self.stage_unit(index, folders, &mut output, &mut staged, &mut labels)?;
             each(&self.plan.units[index]);
         }
         staged.data = output.finish()?;
@@ -186,7 +186,6 @@ impl Writer<'_> {
         &self,
         index: usize,
         folders: &PartFolders,
-        schema: &SchemaRef,
         output: &mut OutputFiles<'_>,
         staged: &mut StagedRange,
         labels: &mut staged::Labels,
@@ -199,7 +198,7 @@ impl Writer<'_> {
             _ => Vec::new(),
         };
         let before = output.written;
-        self.write_rows(unit, &samples, &without_sample, &windows, schema, output)?;
+        self.write_rows(unit, &samples, &without_sample, &windows, output)?;
         let outcomes = Outcomes::count(&samples, |row| windows[&row].len() as u64);
         let all = (samples.len() + without_sample.len()) as u64;
         let expected = if self.marks() { all } else { outcomes.kept };
@@ -238,10 +237,9 @@ impl Writer<'_> {
         samples: &[Sample],
         without_sample: &[DroppedRow],
         windows: &WindowsByRow,
-        schema: &SchemaRef,
         output: &mut OutputFiles<'_>,
     ) -> Result<()> {
-        let marks = self.marks();
+        let (marks, schema) = (self.marks(), output.schema);
         let mut written: HashMap<u64, Vec<&Sample>> = HashMap::new();
         for sample in samples.iter().filter(|sample| marks || sample.keep()) {
             written.entry(sample.row).or_default().push(sample);
@@ -323,17 +321,11 @@ impl Writer<'_> {
             let same = id == measured.id
                 && content.is_ok_and(|content| content_hash(&content) == measured.content_hash);
             if !same {
-                return Err(Diagnostic::error(
-                    Blame::Data,
-                    format!(
-                        "{}, row {row}: the document is not the one that was scored",
-                        unit.file_path
-                    ),
-                )
-                .hint(
-                    "the file was changed between scoring and writing; run again to score it again, with `--fresh` if its size and time did not change",
-                )
-                .into());
+                let file = &unit.file_path;
+                let message =
+                    format!("{file}, row {row}: the document is not the one that was scored");
+                let hint = "the file was changed between scoring and writing; run again to score it again, with `--fresh` if its size and time did not change";
+                return Err(Diagnostic::error(Blame::Data, message).hint(hint).into());
             }
         }
         Ok(())
