@@ -147,13 +147,15 @@ fn check_folders(directory: &RunDirectory, intent: &Intent) -> Result<()> {
 pub fn read_intent(directory: &RunDirectory) -> Result<Option<Intent>> {
     let Some(bytes) = files::read_if_present(&directory.intent())? else { return Ok(None) };
     let intent = serde_json::from_slice(&bytes).map_err(|error| {
-        Diagnostic::error(
-            Blame::Data,
-            format!("the intent record `{}` cannot be read: {error}", directory.intent().display()),
-        )
-        .hint("it was damaged after it was written; `--fresh` starts from scratch")
+        let hint = "it was damaged after it was written; `--fresh` starts from scratch";
+        wrong_intent(directory, &format!("cannot be read: {error}"), hint)
     })?;
     Ok(Some(intent))
+}
+
+fn wrong_intent(directory: &RunDirectory, why: &str, hint: &str) -> Diagnostic {
+    let message = format!("the intent record `{}` {why}", directory.intent().display());
+    Diagnostic::error(Blame::Data, message).hint(hint)
 }
 
 /// Finishes a commit that an interrupted run has begun. Returns whether there was one.
@@ -180,16 +182,10 @@ fn execute(directory: &RunDirectory, intent: &Intent, run_lock: &RunLock) -> Res
     for path in intent.renames.iter().flat_map(|(from, to)| [from, to]).chain(&intent.removals) {
         let path = path.relative();
         if path.components().any(|part| !matches!(part, Component::Normal(_))) {
-            return Err(Diagnostic::error(
-                Blame::Data,
-                format!(
-                    "the intent record `{}` has a path outside its folder: `{}`",
-                    directory.intent().display(),
-                    path.display()
-                ),
-            )
-            .hint("it was not written by longsift; remove it, or start from scratch with `--fresh`")
-            .into());
+            let why = format!("has a path outside its folder: `{}`", path.display());
+            let hint =
+                "it was not written by longsift; remove it, or start from scratch with `--fresh`";
+            return Err(wrong_intent(directory, &why, hint).into());
         }
     }
     let renames: Vec<(PathBuf, PathBuf)> = intent

@@ -99,10 +99,8 @@ impl Runs<'_, '_> {
         let folder = scratch()?;
         let output = folder.path().join("out");
         let failed = |why: String| {
-            Diagnostic::error(
-                Blame::Machine,
-                format!("a run of `{}` failed: {why}", self.pipeline.display()),
-            )
+            let message = format!("a run of `{}` failed: {why}", self.pipeline.display());
+            Diagnostic::error(Blame::Machine, message)
         };
         let program = std::env::current_exe().map_err(|error| failed(error.to_string()))?;
         let mut command = Command::new(program);
