@@ -301,9 +301,6 @@ pub(super) fn request(file: &DataType, wanted: &DataType) -> DataType {
         (list, DataType::LargeList(item)) if list_item(list).is_some() => {
             list_item(list).and_then(|inner| field(inner, item)).map(DataType::LargeList)
         }
-        (DataType::Dictionary(_, value), DataType::Dictionary(_, wanted)) => {
-            Some(request(value, wanted))
-        }
         (file, DataType::Dictionary(_, wanted)) => Some(request(file, wanted)),
         (DataType::Dictionary(_, value), wanted) => Some(request(value, wanted)),
         (file, wanted) if width(file).is_some() && width(wanted).is_some() => Some(wanted.clone()),
