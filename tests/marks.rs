@@ -86,11 +86,11 @@ fn a_marked_output_has_every_sample_with_its_decision() {
             assert_eq!(kept.value(row), reason.is_none());
             *by_reason.entry(reason.as_deref().unwrap_or("kept")).or_default() += 1;
         }
-        let counts = if samples == "windows" { "windows_dropped" } else { "rows_dropped" };
+        let dropped = if samples == "windows" { "windows_dropped" } else { "rows_dropped" };
         assert_eq!(by_reason["kept"], summary["kept"].as_u64().unwrap());
         for reason in ["guard_copy_share", "not_selected"] {
             let marked = by_reason.get(reason).copied().unwrap_or(0);
-            assert_eq!(marked, summary[counts][reason].as_u64().unwrap_or(0), "{reason}");
+            assert_eq!(marked, summary[dropped][reason].as_u64().unwrap_or(0), "{reason}");
         }
         assert_eq!(by_reason["short_document"], 2, "{by_reason:?}");
 
