@@ -42,7 +42,7 @@ use longsift_engine::run_directory::pipeline_lock::PipelineLock;
 use longsift_engine::run_directory::scores;
 use longsift_engine::run_directory::scores::ScoreRow;
 use longsift_engine::run_directory::units;
-use longsift_engine::run_directory::units::{MeasuredBy, Part, UnitRecord};
+use longsift_engine::run_directory::units::{Part, UnitRecord};
 use longsift_engine::score;
 use longsift_engine::score::context::ScoreTotals;
 use longsift_engine::select;
@@ -279,9 +279,7 @@ impl Shape {
                 first_row: unit.first_row,
                 input: units::identity(&plan.dataset, unit),
                 windows: wanted.windows.clone(),
-                measures: (wanted.measures.iter())
-                    .map(|(name, measure)| (name.clone(), MeasuredBy::new(measure)))
-                    .collect(),
+                measures: wanted.measures.clone(),
                 counts,
                 scores,
                 dropped: None,

@@ -12,6 +12,7 @@ use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::Manifest;
 use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::spec::{Overrides, Spec};
+use crate::storage::files;
 
 /// Reads a pipeline and validates it; [`crate::run()`] does the rest. `pipeline` is a pipeline file, or a run directory
 /// with a recorded pipeline.
@@ -24,9 +25,13 @@ pub fn plan(pipeline: &Path, overrides: &Overrides, mut options: PlanOptions) ->
         return Plan::new(spec, options, warnings);
     }
     let directory = RunDirectory::open(pipeline)?;
-    let lock = match Manifest::read(&directory)? {
-        Some(manifest) => Some(manifest.lock),
-        None => PipelineLock::read(&directory.lock_file())?,
+    // A commit that was interrupted belongs to the run that wrote the lock last, and a fresh start needs no manifest.
+    let is_interrupted = files::size(&directory.intent())?.is_some();
+    let manifest = if is_interrupted { Ok(None) } else { Manifest::read(&directory) };
+    let lock = match manifest {
+        Ok(Some(manifest)) => Some(manifest.lock),
+        Err(damaged) if !options.fresh => return Err(damaged),
+        Ok(None) | Err(_) => PipelineLock::read(&directory.lock_file())?,
     };
     let Some(lock) = lock else {
         let message = format!("`{}` contains no recorded run", pipeline.display());

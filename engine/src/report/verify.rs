@@ -169,30 +169,23 @@ impl Verification {
         if let Some(part) = &manifest.events {
             self.file_start(&directory.root, part, part.bytes)?;
         }
-        self.lock(directory, manifest)?;
+        self.lock(directory)?;
         if !directory.is_finished()? {
             self.find(Blame::Data, "_SUCCESS", "the file is missing");
-        }
-        if files::size(&directory.intent())?.is_some() {
-            let message = "a commit was interrupted; the next run completes it";
-            self.find(Blame::Data, "intent.json", message);
         }
         Ok(())
     }
 
-    /// Checks the lock, from which later runs decide what can be reused. A later run that found everything done may have
-    /// written it with other settings on which no result depends.
-    fn lock(&mut self, directory: &RunDirectory, manifest: &Manifest) -> Result<()> {
+    /// Checks the lock, from which later runs decide what can be reused. It may differ from that in the manifest: a later run
+    /// that wrote no selection has other settings.
+    fn lock(&mut self, directory: &RunDirectory) -> Result<()> {
         let path = directory.lock_file();
         let message = match PipelineLock::read(&path) {
             Err(Failure::Problems(problems)) => problems[0].message.clone(),
             Err(stopped) => return Err(stopped),
             Ok(None) => "the file is missing".to_owned(),
-            Ok(Some(lock)) => {
-                if lock.identity == manifest.lock.identity {
-                    return self.sealed(&path, "pipeline.lock");
-                }
-                "differs from the lock in the manifest; if a later run was interrupted, run it again".to_owned()
+            Ok(Some(_)) => {
+                return self.sealed(&path, "pipeline.lock");
             }
         };
         self.find(Blame::Data, "pipeline.lock", message);
@@ -390,7 +383,13 @@ fn is_quarantine(schema: &Schema) -> bool {
 pub fn verify(directory: &RunDirectory) -> Result<Verification> {
     let mut found = Verification { run_dir: directory.absolute(), ..Verification::default() };
     let held = directory.holder()?;
-    let manifest = Manifest::read(directory)?;
+    if files::size(&directory.intent())?.is_some() && held.is_none() {
+        let message = "a commit was interrupted: the files belong to two selections";
+        found.find(Blame::Data, "intent.json", message);
+        found.table = "not checked: a commit was interrupted";
+        return Ok(found);
+    }
+    let manifest = Manifest::read_unchecked(directory)?;
     let records = match &manifest {
         Some(manifest) => manifest.units.clone(),
         None => units::records(directory, |_| true)?,
@@ -436,7 +435,9 @@ pub fn verify(directory: &RunDirectory) -> Result<Verification> {
     }
     // Concurrent writes can look like corruption, so recheck whether a run holds the directory.
     if !found.findings.is_empty()
-        && (held.is_some() || directory.holder()?.is_some() || Manifest::read(directory)? != before)
+        && (held.is_some()
+            || directory.holder()?.is_some()
+            || Manifest::read_unchecked(directory)? != before)
     {
         let message = format!("`{}` is in use by a run", directory.root.display());
         return Err(Diagnostic::error(Blame::Machine, message)
@@ -466,13 +467,16 @@ impl fmt::Display for Verification {
         writeln!(f, "  rows      {} accounted for", count(self.rows))?;
         writeln!(f, "  table     {}", self.table)?;
         if self.findings.iter().any(|finding| finding.blame == Blame::Data) {
-            let (instead, fresh) = if self.findings.iter().all(|finding| finding.is_rebuilt) {
-                ("remove these files, and", "")
+            let is_interrupted = |finding: &Finding| finding.what == "intent.json";
+            let (before, fresh) = if self.findings.iter().all(is_interrupted) {
+                ("", "")
+            } else if self.findings.iter().all(|finding| finding.is_rebuilt) {
+                ("remove these files, and ", "")
             } else {
-                ("restore these files from a backup, or", " --fresh")
+                ("restore these files from a backup, or ", " --fresh")
             };
             let again = format!("longsift run {}{fresh}", self.run_dir);
-            writeln!(f, "  hint      {instead} run again: `{}`", line_safe(&again))?;
+            writeln!(f, "  hint      {before}run again: `{}`", line_safe(&again))?;
         }
         Ok(())
     }

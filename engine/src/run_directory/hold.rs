@@ -137,6 +137,7 @@ impl RunDirectory {
                 .is_some_and(|bytes| is_lock_content(&bytes))
             || marked::carries(&self.lock_file(), PipelineLock::MARK)?
             || marked::carries(&self.manifest(), Manifest::MARK)?
+            || marked::carries(&self.plan(), Self::PLAN_MARK)?
             || marked::carries(&self.missing(), Self::MISSING_MARK)?
             || marked::carries(&self.footers(), Self::FOOTERS_MARK)?
             || store::is_address(&self.root) && names.contains(&self.events_by_process());

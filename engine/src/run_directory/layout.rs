@@ -193,6 +193,7 @@ impl RunDirectory {
         path.unwrap_or_else(|_| self.root.clone()).display().to_string()
     }
 
+    pub(super) const PLAN_MARK: Mark = Mark::Keys(&["pipeline", "estimate", "sha256"]);
     pub(super) const MISSING_MARK: Mark = Mark::Keys(&["shards", "missing"]);
 
     /// Mark of the footers that a driver writes before its shards start.

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::keep::is_intact;
 use super::layout::RunDirectory;
 use super::pipeline_lock::{PipelineLock, read_versioned};
 use super::summary::TableUse;
@@ -18,6 +19,8 @@ use crate::dataset::input::Dataset;
 use crate::dataset::input_file::InputFile;
 use crate::storage::files;
 use crate::storage::marked::Mark;
+
+const DAMAGED_HINT: &str = "it was damaged after it was written; `--fresh` starts from scratch";
 
 /// `manifest.json`.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
@@ -82,8 +85,12 @@ impl Manifest {
 
     /// Reads the manifest of a run directory; `None` if it does not exist.
     pub fn read(directory: &RunDirectory) -> Result<Option<Self>> {
-        let hint = "it was damaged after it was written; `--fresh` starts from scratch";
-        read_versioned(&directory.manifest(), "manifest", hint)
+        read_versioned(&directory.manifest(), "manifest", DAMAGED_HINT, is_intact)
+    }
+
+    /// Like [`Self::read`], but accepts a manifest that does not match its digest.
+    pub fn read_unchecked(directory: &RunDirectory) -> Result<Option<Self>> {
+        read_versioned(&directory.manifest(), "manifest", DAMAGED_HINT, |_| true)
     }
 
     /// Reads the manifest of a finished run.

@@ -83,7 +83,7 @@ impl PipelineLock {
     pub fn read(path: &Path) -> Result<Option<Self>> {
         let hint =
             "remove it, or rewrite it with `longsift lock`; in a run directory, use `--fresh`";
-        read_versioned(path, "lock", hint)
+        read_versioned(path, "lock", hint, |_| true)
     }
 
     /// Returns the values that are needed to repeat the run.
@@ -126,7 +126,13 @@ impl PipelineLock {
             .hint("`longsift lock PIPELINE` writes it")
             .into());
         };
-        let mut different = facts::differences(&flat(&self.settings), &flat(&locked.settings));
+        // The memory limit changes no result, and is lowered where less memory is available.
+        let settings = |lock: &Self| {
+            let mut settings = flat(&lock.settings);
+            settings.remove("input.memory_limit_bytes");
+            settings
+        };
+        let mut different = facts::differences(&settings(self), &settings(&locked));
         different.extend(facts::differences(&self.params, &locked.params));
         different.extend(self.identity.differences_of_scores(&locked.identity));
         // The settings are compared above, but not the content of the files that they name.
@@ -158,6 +164,7 @@ pub(super) fn read_versioned<T: DeserializeOwned>(
     path: &Path,
     what: &str,
     hint: &str,
+    matches_digest: impl Fn(&[u8]) -> bool,
 ) -> Result<Option<T>> {
     let Some(bytes) = files::read_if_present(path)? else { return Ok(None) };
     if let Some(version) = stated_version(&bytes).filter(|version| *version != VERSION) {
@@ -170,10 +177,14 @@ pub(super) fn read_versioned<T: DeserializeOwned>(
                     rewritten by `longsift lock`";
         return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());
     }
-    let content = serde_json::from_slice(&bytes).map_err(|error| {
-        let message = format!("the {what} `{}` cannot be read: {error}", path.display());
+    let damaged = |why: String| {
+        let message = format!("the {what} `{}` cannot be read: {why}", path.display());
         Diagnostic::error(Blame::Data, message).hint(hint)
-    })?;
+    };
+    let content = serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
+    if !matches_digest(&bytes) {
+        return Err(damaged("the digest in the file does not match its content".to_owned()).into());
+    }
     Ok(Some(content))
 }
 
