@@ -206,6 +206,72 @@ fn an_edited_record_is_named_and_not_called_a_bug() {
 }
 
 #[test]
+fn a_manifest_that_does_not_match_its_digest_is_not_used() {
+    let workspace = workspace();
+    workspace.run(&pipeline());
+    let text = fs::read_to_string(workspace.path("out.run/manifest.json")).unwrap();
+    let digit = text.find("\"modified_ns\": ").unwrap() + "\"modified_ns\": ".len();
+    let changed = format!("{}9{}", &text[..digit], &text[digit + 1..]);
+    assert_ne!(changed, text);
+    workspace.write("out.run/manifest.json", changed);
+    let increment = pipeline()
+        .input("since: out.run, max_quarantined_fraction: 0.5")
+        .score("calibration: out.run/calibration.json")
+        .to_string()
+        .replace("path: out\n", "path: later\n");
+    workspace.write("increment.yaml", increment);
+    for arguments in [
+        &["run", "pipeline.yaml", "-q"][..],
+        &["run", "out.run", "-q"],
+        &["run", "increment.yaml", "-q"],
+        &["report", "out.run"],
+        &["whatif", "out.run"],
+        &["diff", "out.run", "out.run"],
+    ] {
+        let answer = workspace.longsift(arguments).expect(3);
+        let says =
+            "manifest.json` cannot be read: the digest in the file does not match its content";
+        assert!(answer.stderr.contains(says), "{arguments:?}: {}", answer.stderr);
+    }
+    assert!(!workspace.path("later").exists());
+    verified(&workspace, 3);
+    workspace.longsift(&["run", "out.run", "-q", "--fresh"]).success();
+    verified(&workspace, 0);
+}
+
+#[test]
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+fn an_interrupted_commit_is_finished_and_not_called_damage() {
+    const WIDER: [&str; 5] =
+        ["run", "pipeline.yaml", "-q", "--set", "stages.filter.keep_fraction=0.9"];
+    let workspace = workspace();
+    workspace.write("pipeline.yaml", pipeline().to_string());
+    for arguments in [&WIDER[..3], &WIDER] {
+        workspace.run_until_killed(arguments, "rename out/data", 2);
+        let answer = workspace.longsift(&["verify", "out.run"]).expect(3).stdout;
+        assert!(answer.starts_with("intent.json: a commit was interrupted"), "{answer}");
+        assert!(!answer.contains("--fresh") && !answer.contains("remove"), "{answer}");
+        let again = answer.split('`').rev().nth(1).unwrap();
+        let again: Vec<&str> = again.split(' ').skip(1).collect();
+        let copy = Workspace::copy_of(&workspace);
+        copy.longsift(arguments).success();
+        workspace.longsift(&[&again[..], &["-q"]].concat()).success();
+        let data = |workspace: &Workspace| workspace.hashes(&["out/data"]);
+        assert_eq!(data(&workspace), data(&copy));
+        verified(&workspace, 0);
+    }
+}
+
+#[test]
+fn a_run_that_writes_no_selection_leaves_the_result_verified() {
+    let workspace = workspace();
+    workspace.run(&pipeline());
+    let other = ["--phase", "score", "--set", "stages.filter.keep_fraction=0.9"];
+    workspace.longsift(&[&["run", "pipeline.yaml", "-q"][..], &other].concat()).success();
+    verified(&workspace, 0);
+}
+
+#[test]
 fn a_run_with_other_settings_and_nothing_to_do_is_verified() {
     let workspace = workspace();
     workspace.run(&pipeline());

@@ -239,6 +239,11 @@ fn a_repeated_evaluation_measures_nothing() {
     assert_eq!(ladder(&part), ladder(&first));
     assert_eq!(part["S256"]["reports"]["score"]["ladder"]["pieces_4"], Value::Null);
     assert!(workspace.path("out.evaluate/evaluation.json").exists());
+    // A file of the user with the journal's name is kept.
+    let foreign = workspace.write("notes/figures.journal", "my figures");
+    let refused = workspace.longsift(&["evaluate", "pipeline.yaml", "--out", "notes"]).expect(2);
+    assert!(refused.stderr.contains("was not written by longsift"), "{}", refused.stderr);
+    assert_eq!(std::fs::read_to_string(foreign).unwrap(), "my figures");
 }
 
 #[test]

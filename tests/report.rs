@@ -82,12 +82,10 @@ fn writing_a_report_changes_no_other_byte() {
         assert_eq!(all, known["count"].as_u64().unwrap());
     }
     // The page is reproducible, except for the duration of the run before it ended.
-    let mut again = report(&with_report, &[]);
-    for report in [&mut again, &mut figures.clone()] {
+    let (mut again, mut before) = (report(&with_report, &[]), figures);
+    for report in [&mut again, &mut before] {
         report["machine"] = Value::Null;
     }
-    let mut before = figures;
-    before["machine"] = Value::Null;
     assert_eq!(again, before);
     // A modified page is detected, and is replaced with the run.
     fs::write(with_report.path("out.run/report.html"), page.replace("kept", "lost")).unwrap();

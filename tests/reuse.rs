@@ -215,6 +215,13 @@ fn scores_of_another_run_are_selected_from() {
     }
     direct.run(&other);
     assert_eq!(workspace.hashes(&["elsewhere/two/data"]), direct.hashes(&["elsewhere/two/data"]));
+    // The manifest records where the scores are now.
+    let again = |scores: &str| workspace.run_with(&other, &["--scores-from", scores]);
+    assert_eq!(again("out.run")["status"], "nothing_to_do");
+    fs::rename(workspace.path("out.run"), workspace.path("moved.run")).unwrap();
+    assert_eq!(again("moved.run")["status"], "done");
+    workspace.longsift(&["verify", "elsewhere/two.run"]).success();
+    fs::rename(workspace.path("moved.run"), workspace.path("out.run")).unwrap();
     // Scores of other settings, or of a changed input, are rejected.
     let mut wider = other;
     wider.tokenize = "window_tokens: 128, bos: 0".to_owned();

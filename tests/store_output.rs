@@ -241,6 +241,19 @@ fn an_unrenewed_lease_expires() {
 }
 
 #[test]
+fn a_run_that_failed_after_its_plan_is_continued() {
+    let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
+    bucket.inject(|_, request| {
+        let locks = request.method == "PUT" && request.path.ends_with("pipeline.lock");
+        locks.then_some(Fault::Status(403, "AccessDenied"))
+    });
+    run(&scenario.before, &bucket, &[]).expect(4);
+    bucket.clear_faults();
+    run(&scenario.before, &bucket, &[]).success();
+    assert_eq!(results(&bucket), scenario.results);
+}
+
+#[test]
 fn a_run_that_lost_its_lease_commits_nothing() {
     let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
     bucket.inject(|_, request| {

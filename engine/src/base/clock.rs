@@ -1,6 +1,6 @@
 //! Wall-clock time, for logs and manifests. No score and no data file depends on it.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Returns nanoseconds since 1970, for unique names.
 pub fn nanoseconds() -> u128 {
@@ -15,5 +15,7 @@ pub fn seconds() -> u64 {
 /// Returns the current time as `2026-11-20T22:48:04Z`.
 pub fn now_utc() -> String {
     // A clock before 1970 was never set.
-    humantime::format_rfc3339_seconds(SystemTime::now().max(UNIX_EPOCH)).to_string()
+    // RFC 3339 ends with the year 9999.
+    let last = UNIX_EPOCH + Duration::from_secs(253_402_300_799);
+    humantime::format_rfc3339_seconds(SystemTime::now().clamp(UNIX_EPOCH, last)).to_string()
 }

@@ -150,7 +150,8 @@ pub fn exit_if_out_of_resources(why: &str) {
     let (error, hint) = if why.contains("Resource temporarily unavailable") {
         (
             "no more threads can be started",
-            "raise the limit of threads (`ulimit -u`, `pids.max` of the control group), or lower `--threads`",
+            "raise the limit of threads (`ulimit -u`, `pids.max` of the control group) or of memory (`ulimit -v`), or lower \
+             `--threads`",
         )
     } else if why.contains("null pointer when creating") {
         (

@@ -39,7 +39,7 @@ pub fn with_command(mut lock: PipelineLock, plan: &Plan) -> PipelineLock {
 }
 
 /// Makes a path absolute; addresses are unchanged.
-fn absolute(path: &Path) -> String {
+pub fn absolute(path: &Path) -> String {
     let path = if is_address(path) { None } else { std::path::absolute(path).ok() }
         .unwrap_or_else(|| path.to_owned());
     path.display().to_string()

@@ -65,8 +65,10 @@ pub fn shards_of(units: &[WorkUnit], count: u32) -> Vec<u32> {
 pub fn distribute(sizes: &[u64], count: u32) -> Vec<u32> {
     let mut largest_first: Vec<usize> = (0..sizes.len()).collect();
     largest_first.sort_by_key(|&one| (Reverse(sizes[one]), one));
+    // Further shards stay empty.
+    let used = count.min(u32::try_from(sizes.len()).unwrap_or(u32::MAX)).max(1);
     let mut loads: BinaryHeap<Reverse<(u64, u32)>> =
-        (0..count).map(|shard| Reverse((0, shard))).collect();
+        (0..used).map(|shard| Reverse((0, shard))).collect();
     let mut shards = vec![0; sizes.len()];
     for one in largest_first {
         let mut min = loads.peek_mut().expect("there is at least one shard");
@@ -116,6 +118,8 @@ mod tests {
     fn equal_units_take_turns() {
         assert_eq!(shards_of(&units(&[5; 7]), 3), [0, 1, 2, 0, 1, 2, 0]);
         assert_eq!(shards_of(&units(&[0; 4]), 2), [0, 1, 0, 1]);
+        assert_eq!(shards_of(&units(&[5; 3]), u32::MAX), [0, 1, 2]);
+        assert_eq!(shards_of(&[], 2), []);
     }
 
     proptest! {

@@ -11,6 +11,7 @@ use crate::base::text;
 use crate::plan::Plan;
 use crate::plan::explain::CompletedWork;
 use crate::plan::identity::{Digests, WholeModelDigests, identity};
+use crate::plan::lock::absolute;
 use crate::report::card::{self, CardOrigin};
 use crate::run_directory::facts::Identity;
 use crate::run_directory::layout::RunDirectory;
@@ -53,6 +54,7 @@ pub fn finished(
     let records: Vec<UnitRecord> = valid.iter().flatten().cloned().collect();
     let same = records.len() == plan.units.len()
         && manifest.selection_fingerprint == selection_fingerprint(plan, identity, &records)
+        && manifest.scores_from() == plan.options.scores_from.as_deref().map(absolute).as_deref()
         && manifest.is_in_place(directory)?
         && (!plan.spec.pipeline.output.report || !manifest.report.is_empty())
         && directory.is_finished()?

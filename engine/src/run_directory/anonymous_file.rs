@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use longsift_kernels::MappedFile;
+use rustix::io::Errno;
 
 use super::layout::RunDirectory;
 use crate::base::diagnostic::{Blame, Diagnostic};
@@ -71,6 +72,8 @@ fn failed(folder: &Path, what: &str, error: &std::io::Error) -> Diagnostic {
     );
     let hint = if ErrorKind::from_io(error) == ErrorKind::Full {
         "it takes about 50 bytes per sample; free some space there and run the same command to resume"
+    } else if Errno::from_io_error(error) == Some(Errno::MFILE) {
+        "raise the limit of open files (`ulimit -n`)"
     } else {
         "make the folder writable, or set the environment variable `TMPDIR` to a writable one"
     };

@@ -120,10 +120,14 @@ impl Manifest {
         Ok(named.map_or(Vec::new(), |named| named.data))
     }
 
+    /// Returns the run directory of `--scores-from`.
+    pub fn scores_from(&self) -> Option<&str> {
+        self.lock.recorded.as_ref()?.scores_from.as_deref()
+    }
+
     /// Returns the directory with the scores of this run: `own`, or the one it selected from (`--scores-from`).
     pub fn scores_directory(&self, own: &RunDirectory) -> Result<RunDirectory> {
-        let other = self.lock.recorded.as_ref().and_then(|recorded| recorded.scores_from.as_ref());
-        match other {
+        match self.scores_from() {
             Some(path) => RunDirectory::open(Path::new(path)),
             None => Ok(own.clone()),
         }

@@ -25,6 +25,7 @@ use super::retained::RetainedMeasure;
 use crate::base::clock;
 use crate::base::error::Result;
 use crate::run_directory::scores::MeasureColumns;
+use crate::storage::marked::{self, Mark};
 use crate::storage::{error, files};
 
 /// Maximum time until finished statistics are synced.
@@ -150,6 +151,11 @@ impl Journal {
         let done = self.file.write_all(&head).and_then(|()| self.file.write_all(payload));
         done.map_err(|error| error::failed("write", &self.path)(error).into())
     }
+}
+
+/// Refuses to replace a file that is no journal.
+pub fn check_own(path: &Path) -> Result<()> {
+    marked::check(path, Mark::Contains("{\"windows\":\""))
 }
 
 /// Whether another process is writing to the journal of a unit.

@@ -437,12 +437,12 @@ mod tests {
             [
                 ("input", "path", 6),
                 ("input", "since", 3),
+                ("output", "path", 3),
                 ("load-partial-model", "model", 6),
                 ("load-partial-model", "cache_folder", 0),
                 ("tokenize", "tokenizer", 6),
                 ("language-model", "model", 0),
                 ("score", "calibration", 5),
-                ("output", "path", 3),
             ]
         );
         for scheme in settings().iter().flat_map(|setting| &setting.schemes) {

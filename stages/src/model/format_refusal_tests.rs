@@ -463,6 +463,60 @@ fn gguf_files_that_are_not_causal_models_or_contradict_themselves_are_refused() 
 }
 
 #[test]
+fn rope_scaling_of_gguf_entries_follows_llama_cpp_or_is_refused() {
+    use crate::model::rope::RopeScaling::{Default, Linear};
+    let with = |entries: &[(&str, u32, Vec<u8>)]| {
+        let folder = gguf("gguf_q8_0_q4_0_q4_1");
+        // A config.json would take precedence.
+        fs::remove_file(folder.path().join("config.json")).unwrap_or_default();
+        let path = folder.path().join("model.gguf");
+        let mut file = fs::read(&path).unwrap();
+        for (index, (name, kind, value)) in entries.iter().enumerate() {
+            add_gguf_entry(&mut file, &format!("llama.rope.{name}"), *kind, value);
+            // Each entry comes with a filler, whose name may occur once.
+            replace_all(&mut file, b"fill", format!("fil{index}").as_bytes());
+        }
+        fs::write(&path, file).unwrap();
+        match ModelFolder::open(folder.path(), None) {
+            Ok(model) => Ok(model.spec().rope.clone().unwrap().scaling),
+            Err(problems) => Err(shown(folder.path(), &problems)),
+        }
+    };
+    let factor = |factor: f32| ("scaling.factor", 6, factor.to_le_bytes().to_vec());
+    let text = |text: &str| [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat();
+    let kind = |kind: &str| ("scaling.type", 8, text(kind));
+    let linear = || Linear { factor: 4.0 };
+    for (entries, scaling) in [
+        (vec![], Default),
+        (vec![factor(0.0)], Default),
+        (vec![factor(4.0)], linear()),
+        (vec![kind("linear"), factor(4.0)], linear()),
+        (vec![("scale_linear", 6, 4_f32.to_le_bytes().to_vec())], linear()),
+        (vec![kind("none"), factor(4.0)], Default),
+    ] {
+        assert_eq!(with(&entries).unwrap(), scaling, "{entries:?}");
+    }
+    for (entry, expected) in [
+        (
+            ("scaling.factor", 8, text("4")),
+            "`llama.rope.scaling.factor` of `<folder>/model.gguf` is not a number",
+        ),
+        (("freq_base", 8, text("5e5")), "listed twice"),
+        (
+            ("scaling.alpha", 6, vec![1; 4]),
+            "has the entry `llama.rope.scaling.alpha`, which is supported only with a config.json",
+        ),
+        (
+            ("scaling.type", 6, vec![0; 4]),
+            "`llama.rope.scaling.type` of `<folder>/model.gguf` is not a text",
+        ),
+    ] {
+        let refused = with(&[entry]).unwrap_err();
+        assert!(refused.contains(expected), "{refused}");
+    }
+}
+
+#[test]
 fn unexpected_tensors_are_refused_by_name() {
     let base = Changed::case("fp8_one_scale");
     let embedding = base.tensors.keys().find(|name| name.contains("embed")).unwrap().clone();

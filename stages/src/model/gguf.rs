@@ -107,6 +107,17 @@ impl GgufMetadata {
         self.0.get(key)?.number()
     }
 
+    /// Whether an entry exists, but is neither a number nor a list.
+    pub(crate) fn is_no_number(&self, key: &str) -> bool {
+        use GgufValue::{Flag, LongText, Text};
+        self.0.get(key).is_some_and(|value| matches!(value, Flag(_) | Text(_) | LongText))
+    }
+
+    /// Whether an entry exists, but is no text.
+    pub(crate) fn is_no_text(&self, key: &str) -> bool {
+        self.0.contains_key(key) && self.text(key).is_none()
+    }
+
     /// Returns a list of texts, if the entry is one and was kept.
     pub(crate) fn texts(&self, key: &str) -> Option<Vec<&str>> {
         self.list(key, GgufValue::text)
@@ -200,7 +211,9 @@ pub(crate) fn read(file: &File, file_bytes: u64, kept: Option<&str>) -> Result<G
         source.keeps_long = kept.is_some_and(|kept| key.starts_with(kept));
         let kind = source.u32()?;
         let value = source.value(kind, 0)?;
-        metadata.0.insert(key, value);
+        if metadata.0.insert(key.clone(), value).is_some() {
+            return Err(format!("entry `{}` is listed twice", key.escape_debug()));
+        }
     }
     let alignment = metadata.whole("general.alignment").unwrap_or(DEFAULT_ALIGNMENT);
     if !alignment.is_power_of_two() || alignment > MAX_ALIGNMENT {

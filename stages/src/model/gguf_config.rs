@@ -79,6 +79,16 @@ pub(crate) fn config(
     }
     let metadata = shard.metadata.as_ref().expect("an architecture was found in it");
     let key = |name: &str| format!("{}.{name}", architecture.name);
+    let scaling_numbers = SCALING_NUMBERS.iter().copied();
+    let numbers = NUMBERS.iter().map(|(name, ..)| *name).chain(scaling_numbers).map(key);
+    let wrong = numbers.filter(|key| metadata.is_no_number(key)).map(|key| (key, "a number"));
+    let kind = key(SCALING_KIND);
+    let wrong_kind = metadata.is_no_text(&kind).then_some((kind, "a text"));
+    if let Some((key, expected)) = wrong.chain(wrong_kind).next() {
+        let message = format!("entry `{key}` of `{}` is not {expected}", shard.path.display());
+        return Err(ModelProblem::checkpoint(message)
+            .with_hint("convert the model again with a current converter of llama.cpp"));
+    }
     let mut config = Map::new();
     config.insert("model_type".to_owned(), json!(architecture.model_types[0]));
     for (name, field, _) in NUMBERS {
@@ -132,7 +142,8 @@ pub(crate) fn config(
     let is_known = |name: &&str| {
         NUMBERS.iter().any(|(known, ..)| known == name)
             || KNOWN.contains(name)
-            || KNOWN_BEGINNINGS.iter().any(|start| name.starts_with(start))
+            || SCALING_NUMBERS.contains(name)
+            || name.starts_with(EXPERTS)
             || metadata.is_false_or_zero(&key(name))
             || *name == "attention.causal" && metadata.flag(&key(name)) == Some(true)
     };
@@ -172,15 +183,26 @@ const NUMBERS: [HeaderNumber; 11] = [
 ];
 
 /// Other entries of an architecture that are read, or that do not affect what is read.
-const KNOWN: [&str; 6] = [
+const KNOWN: [&str; 7] = [
     "attention.value_length",
-    "rope.scale_linear",
+    SCALING_KIND,
+    "rope.scaling.finetuned",
     "leading_dense_block_count",
     "nextn_predict_layers",
     "tensor_data_layout",
     "interleave_moe_layer_step",
 ];
-const KNOWN_BEGINNINGS: [&str; 2] = ["rope.scaling.", "expert_"];
+/// Numbers of the rope scaling.
+const SCALING_NUMBERS: [&str; 5] = [
+    "rope.scaling.factor",
+    "rope.scaling.original_context_length",
+    "rope.scaling.yarn_beta_fast",
+    "rope.scaling.yarn_beta_slow",
+    "rope.scale_linear",
+];
+const SCALING_KIND: &str = "rope.scaling.type";
+/// Beginning of the names of entries about experts, on which the first layer does not depend.
+const EXPERTS: &str = "expert_";
 
 /// A number in the header of a file that also describes a first layer.
 #[derive(Clone, Debug)]
@@ -252,7 +274,8 @@ fn scaling(
     requires_config: &impl Fn(&str) -> ModelProblem,
 ) -> Result<Option<Value>, ModelProblem> {
     let number = |name: &str| metadata.number(&key(&format!("rope.scaling.{name}")));
-    let kind = metadata.text(&key("rope.scaling.type")).unwrap_or("none");
+    // Defaults of llama.cpp, which also takes a factor of 0 for none.
+    let kind = metadata.text(&key(SCALING_KIND)).unwrap_or("linear");
     let legacy = metadata.number(&key("rope.scale_linear"));
     let unusual = ["attn_factor", "yarn_log_multiplier", "yarn_ext_factor", "yarn_attn_factor"];
     let unusual = unusual.into_iter().find(|name| number(name).is_some());
@@ -262,9 +285,10 @@ fn scaling(
         )));
     }
     let factors = frequency_factors(shard)?;
-    match (kind, number("factor").or(legacy), factors) {
-        ("none" | "linear", None, None) | ("none", _, None) if legacy.is_none() => Ok(None),
-        ("none" | "linear", Some(factor), None) => {
+    let factor = number("factor").or(legacy).filter(|factor| *factor != 0.0);
+    match (kind, factor, factors) {
+        ("none", _, None) | ("linear", None, None) => Ok(None),
+        ("linear", Some(factor), None) => {
             Ok(Some(json!({"rope_type": "linear", "factor": factor})))
         }
         ("yarn", Some(factor), None) => {
@@ -282,13 +306,15 @@ fn scaling(
             Ok(Some(yarn))
         }
         // Llama 3.1 and later: each frequency is divided by its own factor.
-        ("none" | "linear", None | Some(1.0), Some(factors)) => Ok(Some(json!({
-            "rope_type": "longrope",
-            "short_factor": factors,
-            "long_factor": factors,
-            "factor": 1.0,
-            "attention_factor": 1.0,
-        }))),
+        ("none", _, Some(factors)) | ("linear", None | Some(1.0), Some(factors)) => {
+            Ok(Some(json!({
+                "rope_type": "longrope",
+                "short_factor": factors,
+                "long_factor": factors,
+                "factor": 1.0,
+                "attention_factor": 1.0,
+            })))
+        }
         _ => Err(requires_config(&format!(
             "has the rope scaling `{kind}`, which is supported only with a config.json"
         ))),

@@ -11,12 +11,17 @@ use crate::storage::error::{ErrorKind, StorageError};
 const IGNORES_RANGES: &str = "Received non-partial response";
 
 /// Parts of messages about answers that do not follow the protocol. The client reports them without a status.
-const INVALID_ANSWERS: [&str; 6] = [
+const INVALID_ANSWERS: [&str; 11] = [
     // Another region, or a moved bucket.
     "redirect without LOCATION",
     INCOMPLETE,
     IGNORES_RANGES,
     "Content-Range header not present",
+    "Failed to parse value for CONTENT_RANGE",
+    "Wanted range starting at",
+    "Invalid last modified",
+    "Invalid content length",
+    "contained non UTF-8 characters",
     "Header missing from response",
     "Got invalid",
 ];
@@ -160,6 +165,8 @@ mod tests {
             "Received non-partial response when range requested",
             "Got invalid list response: missing field `LastModified`",
             "ETag Header missing from response",
+            "Failed to parse value for CONTENT_RANGE header: \"bytes 0-9/*\"",
+            "Invalid last modified 'yesterday': input contains invalid characters",
         ] {
             assert_eq!(kind(permanent), ErrorKind::Invalid);
         }

@@ -320,8 +320,9 @@ impl<'a> Measurer<'a> {
     }
 }
 
-/// Refuses a folder to which another process writes.
+/// Refuses a folder to which another process writes, or whose journal longsift did not write.
 pub(crate) fn refuse_another(folder: &Path) -> Result<()> {
+    journal::check_own(&folder.join(JOURNAL))?;
     if !journal::is_claimed(&folder.join(JOURNAL))? {
         return Ok(());
     }
