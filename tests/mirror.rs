@@ -266,7 +266,9 @@ fn files_of_others_are_found_below_folders() {
     workspace.write("pipeline.yaml", pipeline("mirror: true").to_string());
     let answer = workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(2);
     assert!(
-        answer.stderr.contains("`books/mine.parquet`, which no run of this output wrote"),
+        answer
+            .stderr
+            .contains("`books/mine.parquet`, which the manifest of `out.run` does not list"),
         "{}",
         answer.stderr
     );

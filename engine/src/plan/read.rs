@@ -25,12 +25,19 @@ pub fn plan(pipeline: &Path, overrides: &Overrides, mut options: PlanOptions) ->
         return Plan::new(spec, options, warnings);
     }
     let directory = RunDirectory::open(pipeline)?;
-    // A commit that was interrupted belongs to the run that wrote the lock last, and a fresh start needs no manifest.
-    let is_interrupted = files::size(&directory.intent())?.is_some();
-    let manifest = if is_interrupted { Ok(None) } else { Manifest::read(&directory) };
-    let lock = match manifest {
-        Ok(Some(manifest)) => Some(manifest.lock),
+    let lock = match Manifest::read(&directory) {
+        Ok(Some(manifest)) => {
+            // The interrupted selection may have other settings, which are not yet recorded.
+            if files::size(&directory.intent())?.is_some() && !options.fresh {
+                let message = format!("a commit in `{}` was interrupted", directory.root.display());
+                return Err(Diagnostic::error(Blame::Pipeline, message)
+                    .hint("run the command that was interrupted again: it finishes the commit")
+                    .into());
+            }
+            Some(manifest.lock)
+        }
         Err(damaged) if !options.fresh => return Err(damaged),
+        // A fresh start needs no manifest.
         Ok(None) | Err(_) => PipelineLock::read(&directory.lock_file())?,
     };
     let Some(lock) = lock else {

@@ -467,16 +467,17 @@ impl fmt::Display for Verification {
         writeln!(f, "  rows      {} accounted for", count(self.rows))?;
         writeln!(f, "  table     {}", self.table)?;
         if self.findings.iter().any(|finding| finding.blame == Blame::Data) {
-            let is_interrupted = |finding: &Finding| finding.what == "intent.json";
-            let (before, fresh) = if self.findings.iter().all(is_interrupted) {
-                ("", "")
-            } else if self.findings.iter().all(|finding| finding.is_rebuilt) {
-                ("remove these files, and ", "")
+            if self.findings.iter().all(|finding| finding.what == "intent.json") {
+                let hint = "run the command that was interrupted again: it finishes the commit";
+                return writeln!(f, "  hint      {hint}");
+            }
+            let (instead, fresh) = if self.findings.iter().all(|finding| finding.is_rebuilt) {
+                ("remove these files, and", "")
             } else {
-                ("restore these files from a backup, or ", " --fresh")
+                ("restore these files from a backup, or", " --fresh")
             };
             let again = format!("longsift run {}{fresh}", self.run_dir);
-            writeln!(f, "  hint      {before}run again: `{}`", line_safe(&again))?;
+            writeln!(f, "  hint      {instead} run again: `{}`", line_safe(&again))?;
         }
         Ok(())
     }

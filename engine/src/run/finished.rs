@@ -224,12 +224,16 @@ pub(super) fn refuse_foreign_data(
         files => (format!(" ({} such files)", text::count(files as u64)), "them"),
     };
     let (why, otherwise) = if ours.iter().any(|part| part.path == *first) {
-        ("was changed after a run wrote it", format!("replace {them} with `--fresh`"))
+        ("was changed after a run wrote it".to_owned(), format!("or replace {them} with `--fresh`"))
     } else {
-        ("no run of this output wrote", "use another `output.path`".to_owned())
+        let root = directory.root.display();
+        (
+            format!("the manifest of `{root}` does not list"),
+            format!("restore the manifest if a run wrote {them}, or use another `output.path`"),
+        )
     };
     let message = format!("`{}` contains `{first}`, which {why}{more}", data.display());
     Err(Diagnostic::error(Blame::Pipeline, message)
-        .hint(format!("move {them} away, or {otherwise}"))
+        .hint(format!("move {them} away, {otherwise}"))
         .into())
 }

@@ -20,7 +20,8 @@ use crate::dataset::input_file::InputFile;
 use crate::storage::files;
 use crate::storage::marked::Mark;
 
-const DAMAGED_HINT: &str = "it was damaged after it was written; `--fresh` starts from scratch";
+const DAMAGED_HINT: &str = "it was damaged after it was written: restore it from a backup, or start from scratch with `--fresh`, which may require that \
+     `data` is moved away";
 
 /// `manifest.json`.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]

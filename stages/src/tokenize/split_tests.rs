@@ -247,7 +247,13 @@ fn unsplittable_texts_are_encoded_whole() {
             }),
             "its tokens depend on more than merges",
         ),
-        (trained(&spaces, &none, |_| ()), "its added tokens are matched in normalised text"),
+        (
+            trained(&spaces, &none, |form| {
+                form["model"]["unk_token"] = json!("<unk>");
+                form["model"]["vocab"]["<unk>"] = json!(9_999);
+            }),
+            "its added tokens are matched in normalised text",
+        ),
     ] {
         let encoder = Encoder::from_bytes(&json, SpecialTokensInText::Parse).unwrap();
         assert_eq!(encoder.unsplittable_reason(), Some(why));
