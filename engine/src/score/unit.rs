@@ -72,7 +72,7 @@ fn send(sender: &SyncSender<FromReader>, message: FromReader) -> Result<()> {
 }
 
 /// Returns the error of a row group; others may be readable.
-fn of_row_group(error: ReadError) -> Result<Option<Box<RowGroupError>>> {
+fn row_group_error(error: ReadError) -> Result<Option<Box<RowGroupError>>> {
     match error {
         ReadError::File(problem) => Err(problem.into()),
         ReadError::RowGroup(error) => Ok(Some(error)),
@@ -92,7 +92,7 @@ fn read_without(
     let opened = documents::read_documents(&plan.dataset, unit, &plan.columns, bytes, lost.clone());
     let mut documents = match opened {
         Ok(documents) => documents,
-        Err(error) => return of_row_group(error),
+        Err(error) => return row_group_error(error),
     };
     let groups = context.calibrated.zip(plan.spec.score().within.as_deref());
     if let Some((_, column)) = groups {
@@ -102,7 +102,7 @@ fn read_without(
     while let Some(batch) = progress.timed("read", || documents.next()) {
         let batch = match batch {
             Ok(batch) => batch,
-            Err(error) => return of_row_group(error),
+            Err(error) => return row_group_error(error),
         };
         // Groups that the calibration lacks, by row of their documents.
         let unknown = groups.map(|(known, _)| {
