@@ -79,16 +79,7 @@ pub(crate) fn config(
     }
     let metadata = shard.metadata.as_ref().expect("an architecture was found in it");
     let key = |name: &str| format!("{}.{name}", architecture.name);
-    let scaling_numbers = SCALING_NUMBERS.iter().copied();
-    let numbers = NUMBERS.iter().map(|(name, ..)| *name).chain(scaling_numbers).map(key);
-    let wrong = numbers.filter(|key| metadata.is_no_number(key)).map(|key| (key, "a number"));
-    let kind = key(SCALING_KIND);
-    let wrong_kind = metadata.is_no_text(&kind).then_some((kind, "a text"));
-    if let Some((key, expected)) = wrong.chain(wrong_kind).next() {
-        let message = format!("entry `{key}` of `{}` is not {expected}", shard.path.display());
-        return Err(ModelProblem::checkpoint(message)
-            .with_hint("convert the model again with a current converter of llama.cpp"));
-    }
+    refuse_wrong_types(shard, metadata, &key)?;
     let mut config = Map::new();
     config.insert("model_type".to_owned(), json!(architecture.model_types[0]));
     for (name, field, _) in NUMBERS {
@@ -153,6 +144,22 @@ pub(crate) fn config(
         ))),
         None => Ok(config),
     }
+}
+
+/// Refuses entries of another type than that with which they are read: they would count as absent.
+fn refuse_wrong_types(
+    shard: &WeightShard,
+    metadata: &GgufMetadata,
+    key: &impl Fn(&str) -> String,
+) -> Result<(), ModelProblem> {
+    let mut numbers = NUMBERS.iter().map(|(name, ..)| *name).chain(SCALING_NUMBERS).map(key);
+    let number = numbers.find(|key| metadata.is_no_number(key));
+    let text = Some(key(SCALING_KIND)).filter(|key| metadata.is_no_text(key));
+    let wrong = number.map(|key| (key, "a number")).or_else(|| Some((text?, "a text")));
+    let Some((key, expected)) = wrong else { return Ok(()) };
+    let message = format!("entry `{key}` of `{}` is not {expected}", shard.path.display());
+    Err(ModelProblem::checkpoint(message)
+        .with_hint("convert the model again with a current converter of llama.cpp"))
 }
 
 const EPSILON: &str = "attention.layer_norm_rms_epsilon";
