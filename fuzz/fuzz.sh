@@ -20,9 +20,9 @@ copy() { # TARGET FILE…
   for file in "$@"; do cp "$file" "fuzz/corpus/$target/$(sha256sum "$file" | cut -c1-16)"; done
 }
 copy pipeline pipelines/*.yaml engine/src/spec/starter.template
-copy config stages/tests/families/*/config.json stages/tests/formats/*/config.json
+copy config stages/tests/families/*/config.json stages/tests/forms/*/config.json
 copy safetensors stages/tests/families/llama4_nope/model.safetensors stages/tests/families/granite/model.safetensors
-copy gguf stages/tests/formats/*/model.gguf
+copy gguf stages/tests/forms/*/model.gguf
 folder=$(mktemp -d)
 trap 'rm -r "$folder"' EXIT
 cargo run --quiet --locked -- run pipelines/demo.yaml --limit 3 --quiet --set "output.path=$folder/out" \

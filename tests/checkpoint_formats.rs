@@ -1,4 +1,4 @@
-//! Quantised checkpoints and GGUF files through the real binary; `stages/tests/formats` compares them with the matrices
+//! Quantised checkpoints and GGUF files through the real binary; `stages/tests/forms` compares them with the matrices
 //! that the models' own packages compute.
 
 use serde_json::Value;
@@ -10,7 +10,7 @@ use crate::support::{Pipeline, Workspace, numbers, read_json, repository};
 
 /// Runs a case whose model is at `path` in its folder; the run must read as many bytes as the plan states.
 fn scored(case: &str, path: &str) {
-    let folder = repository().join("stages/tests/formats").join(case);
+    let folder = repository().join("stages/tests/forms").join(case);
     let workspace = Workspace::new();
     workspace.link("model", &folder);
     let case = read_json(&folder.join("case.json"));

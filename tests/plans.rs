@@ -299,7 +299,7 @@ fn tokenizers_that_do_not_fit() {
     });
     let gguf = [("model: model", "model: model/model.gguf")];
     wrong("a_gguf_file_without_a_tokenizer_beside_it", 2, &gguf, |workspace| {
-        let file = repository().join("stages/tests/formats/gguf_f16/model.gguf");
+        let file = repository().join("stages/tests/forms/gguf_f16/model.gguf");
         fs::copy(file, workspace.path("model/model.gguf")).unwrap();
         for name in ["tokenizer.json", "config.json"] {
             fs::remove_file(workspace.path("model").join(name)).unwrap();

@@ -106,7 +106,7 @@ fn mutated_safetensors_are_read_or_refused() {
 
 #[test]
 fn mutated_gguf_files_are_read_or_refused() {
-    mutate("gguf", targets::gguf, seeds("stages/tests/formats", named("model.gguf")), 3_000);
+    mutate("gguf", targets::gguf, seeds("stages/tests/forms", named("model.gguf")), 3_000);
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Every storage format: matrices bit for bit as the package of the format dequantises them, then a whole conformance case.
-//! See `tests/formats/make_cases.py`.
+//! See `tests/forms/make_cases.py`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use super::weights::TensorReader;
 use super::*;
 
 pub(super) fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/formats")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/forms")
 }
 
 /// Reads all numbers of the required tensors of one name, in row order, a few rows at a time.

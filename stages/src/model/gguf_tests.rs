@@ -128,7 +128,7 @@ fn hostile_headers_are_refused_with_the_reason() {
 }
 
 fn case() -> Vec<u8> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/formats/gguf_f16");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/forms/gguf_f16");
     fs::read(folder.join("model.gguf")).unwrap()
 }
 
