@@ -9,7 +9,7 @@ use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::plan::Plan;
 use crate::run_directory::layout::RunDirectory;
-use crate::run_directory::manifest::Manifest;
+use crate::run_directory::manifest::{FINISH_COMMIT, Manifest};
 use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::spec::{Overrides, Spec};
 use crate::storage::files;
@@ -30,9 +30,7 @@ pub fn plan(pipeline: &Path, overrides: &Overrides, mut options: PlanOptions) ->
             // The interrupted selection may have other settings, which are not yet recorded.
             if files::size(&directory.intent())?.is_some() && !options.fresh {
                 let message = format!("a commit in `{}` was interrupted", directory.root.display());
-                return Err(Diagnostic::error(Blame::Pipeline, message)
-                    .hint("run the command that was interrupted again: it finishes the commit")
-                    .into());
+                return Err(Diagnostic::error(Blame::Pipeline, message).hint(FINISH_COMMIT).into());
             }
             Some(manifest.lock)
         }

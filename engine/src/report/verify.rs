@@ -18,7 +18,7 @@ use crate::plan::fetch::RemoteModels;
 use crate::plan::fetch::stores::FetchKind;
 use crate::run_directory::keep::is_intact;
 use crate::run_directory::layout::RunDirectory;
-use crate::run_directory::manifest::Manifest;
+use crate::run_directory::manifest::{FINISH_COMMIT, Manifest};
 use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::run_directory::summary::Summary;
 use crate::run_directory::table::Table;
@@ -49,9 +49,18 @@ pub struct Finding {
     /// The file or the equation.
     pub what: String,
     pub message: String,
-    /// Whether the next run writes the file again from recorded statistics, once it is removed.
     #[serde(skip)]
-    is_rebuilt: bool,
+    remedy: Remedy,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Remedy {
+    /// The file is restored from a backup, or everything is computed again.
+    Restore,
+    /// The file is removed, and the next run writes it again from recorded statistics.
+    Rebuild,
+    /// The interrupted command runs again.
+    Finish,
 }
 
 impl Verification {
@@ -64,14 +73,14 @@ impl Verification {
 
     fn find(&mut self, blame: Blame, what: impl Into<String>, message: impl Into<String>) {
         let (what, message) = (what.into(), message.into());
-        self.findings.push(Finding { blame, what, message, is_rebuilt: false });
+        self.findings.push(Finding { blame, what, message, remedy: Remedy::Restore });
     }
 
     /// Runs a check of files that the next run writes again once they are removed.
     fn rebuilt(&mut self, check: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         let before = self.findings.len();
         check(self)?;
-        self.findings[before..].iter_mut().for_each(|finding| finding.is_rebuilt = true);
+        self.findings[before..].iter_mut().for_each(|finding| finding.remedy = Remedy::Rebuild);
         Ok(())
     }
 
@@ -386,6 +395,7 @@ pub fn verify(directory: &RunDirectory) -> Result<Verification> {
     if files::size(&directory.intent())?.is_some() && held.is_none() {
         let message = "a commit was interrupted: the files belong to two selections";
         found.find(Blame::Data, "intent.json", message);
+        found.findings[0].remedy = Remedy::Finish;
         found.table = "not checked: a commit was interrupted";
         return Ok(found);
     }
@@ -467,11 +477,11 @@ impl fmt::Display for Verification {
         writeln!(f, "  rows      {} accounted for", count(self.rows))?;
         writeln!(f, "  table     {}", self.table)?;
         if self.findings.iter().any(|finding| finding.blame == Blame::Data) {
-            if self.findings.iter().all(|finding| finding.what == "intent.json") {
-                let hint = "run the command that was interrupted again: it finishes the commit";
-                return writeln!(f, "  hint      {hint}");
+            let is_all = |remedy| self.findings.iter().all(|finding| finding.remedy == remedy);
+            if is_all(Remedy::Finish) {
+                return writeln!(f, "  hint      {FINISH_COMMIT}");
             }
-            let (instead, fresh) = if self.findings.iter().all(|finding| finding.is_rebuilt) {
+            let (instead, fresh) = if is_all(Remedy::Rebuild) {
                 ("remove these files, and", "")
             } else {
                 ("restore these files from a backup, or", " --fresh")

@@ -20,6 +20,10 @@ use crate::dataset::input_file::InputFile;
 use crate::storage::files;
 use crate::storage::marked::Mark;
 
+/// Hint for a commit that was interrupted.
+pub const FINISH_COMMIT: &str =
+    "run the command that was interrupted again: it finishes the commit";
+
 const DAMAGED_HINT: &str = "it was damaged after it was written: restore it from a backup, or start from scratch with `--fresh`, which may require that \
      `data` is moved away";
 

@@ -1,7 +1,7 @@
 //! Search for the added tokens of a tokenizer (`<|endoftext|>`) in a text, as in the `tokenizers` crate. The crate's
 //! own search is private, copies the text and stores sixteen bytes of alignment for each of its bytes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 use aho_corasick::{AhoCorasick, MatchKind};
@@ -10,34 +10,43 @@ use tokenizers::{AddedToken, NormalizedString, Normalizer, Result, Tokenizer};
 
 use super::patterns::NormalizerSteps;
 
-/// Checks that no two added tokens are equal after normalization: the crate would choose one of them at random.
-pub(super) fn check_distinct(tokenizer: &Tokenizer, normalizer: &NormalizerSteps) -> Result<()> {
-    let added = tokenizer.get_added_tokens_decoder();
-    let normalized: BTreeMap<u32, AddedToken> =
-        added.into_iter().filter(|(_, token)| token.normalized).collect();
-    let mut texts = BTreeMap::<String, (u32, AddedToken)>::new();
-    for (id, token) in normalized {
-        let mut content = NormalizedString::from(token.content.as_str());
-        normalizer.watched().normalize(&mut content)?;
-        let text = content.get().to_owned();
-        if text.is_empty() {
-            return Err(format!(
-                "the added token `{}` ({id}) is empty after normalization",
-                token.content
-            )
-            .into());
+/// Added token: the text to find, its id and its properties.
+pub(super) type Added = (String, u32, AddedToken);
+
+/// Returns the added tokens in the order of their ids, with normalized texts where the crate searches normalized text.
+///
+/// # Errors
+/// Two texts are equal after normalization, so that the crate would choose one of the tokens at random; or one is empty.
+pub(super) fn added_tokens(
+    tokenizer: &Tokenizer,
+    normalizer: &NormalizerSteps,
+) -> Result<Vec<Added>> {
+    let mut normalized = HashMap::<String, u32>::new();
+    let added: BTreeMap<u32, AddedToken> =
+        tokenizer.get_added_tokens_decoder().into_iter().collect();
+    let mut tokens = Vec::new();
+    for (id, token) in &added {
+        let mut text = NormalizedString::from(token.content.as_str());
+        if token.normalized {
+            normalizer.watched().normalize(&mut text)?;
+            let content = &token.content;
+            if text.get().is_empty() {
+                let message =
+                    format!("the added token `{content}` ({id}) is empty after normalization");
+                return Err(message.into());
+            }
+            if let Some(first) = normalized.insert(text.get().to_owned(), *id) {
+                return Err(format!(
+                    "the added tokens `{}` ({first}) and `{content}` ({id}) are equal after normalization, and tokenizers chooses \
+                     either at random; remove one, or write `\"normalized\": false`",
+                    added[&first].content
+                )
+                .into());
+            }
         }
-        if let Some((first, other)) = texts.get(&text) {
-            return Err(format!(
-                "the added tokens `{}` ({first}) and `{}` ({id}) are equal after normalization, and tokenizers chooses either at \
-                 random; remove one, or write `\"normalized\": false`",
-                other.content, token.content
-            )
-            .into());
-        }
-        texts.insert(text, (id, token));
+        tokens.push((text.get().to_owned(), *id, token.clone()));
     }
-    Ok(())
+    Ok(tokens)
 }
 
 #[derive(Debug)]
@@ -52,11 +61,7 @@ pub(super) struct AddedTokens {
 }
 
 impl AddedTokens {
-    /// `tokens`: texts to find, each with its id and properties.
-    pub(super) fn new(
-        tokens: impl IntoIterator<Item = (String, u32, AddedToken)>,
-        special_as_text: bool,
-    ) -> Result<Self> {
+    pub(super) fn new(tokens: Vec<Added>, special_as_text: bool) -> Result<Self> {
         let (contents, tokens): (Vec<_>, Vec<_>) =
             tokens.into_iter().map(|(content, id, token)| (content, (id, token))).unzip();
         let build =

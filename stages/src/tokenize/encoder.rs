@@ -12,7 +12,7 @@ use tokenizers::{Model, OffsetType, PreTokenizer};
 use crate::contract::{SIGNATURE_BYTES, Signature, hex, open_regular};
 use crate::model::{ModelFiles, is_gguf_file};
 
-use super::added;
+use super::added::added_tokens;
 use super::bpe_model::{BpeModel, BpeTokenizer};
 use super::budget::PatternBudget;
 use super::encoded::character_ends;
@@ -151,9 +151,9 @@ impl Encoder {
         let largest_id = largest_of_model.max(added).ok_or("the vocabulary is empty")?;
         let normalizer = NormalizerSteps::new(steps.get_normalizer())?;
         let pre_tokenizer = PreTokenizerSteps::new(steps.get_pre_tokenizer())?;
-        added::check_distinct(steps, &normalizer)?;
+        let added = added_tokens(steps, &normalizer)?;
         Ok(Self {
-            splitter: Splitter::new(steps, model, &normalizer, &pre_tokenizer)?,
+            splitter: Splitter::new(steps, model, &normalizer, &pre_tokenizer, added)?,
             normalizer,
             pre_tokenizer,
             library,

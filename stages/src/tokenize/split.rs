@@ -10,7 +10,7 @@ use tokenizers::{
     Model, NormalizedString, Normalizer, OffsetType, PreTokenizedString, PreTokenizer, Tokenizer,
 };
 
-use super::added::AddedTokens;
+use super::added::{Added, AddedTokens};
 use super::bpe_model::BpeModel;
 use super::budget::PatternBudget;
 use super::compose::Composed;
@@ -86,24 +86,14 @@ impl Splitter {
         model: Option<&BpeModel<'_>>,
         normalizer: &NormalizerSteps,
         pre_tokenizer: &PreTokenizerSteps,
+        added: Vec<Added>,
     ) -> tokenizers::Result<Result<Self, &'static str>> {
         let recipe = match Recipe::new(tokenizer, model, normalizer, pre_tokenizer) {
             Ok(recipe) => recipe,
             Err(why) => return Ok(Err(why)),
         };
-        let added = tokenizer.get_added_vocabulary();
-        let mut tokens: Vec<_> = added.get_added_tokens_decoder().iter().collect();
-        tokens.sort_unstable_by_key(|(id, _)| **id);
-        let (mut plain, mut normalised) = (Vec::new(), Vec::new());
-        for (id, token) in tokens {
-            let mut content = NormalizedString::from(token.content.as_str());
-            if token.normalized {
-                normalizer.watched().normalize(&mut content)?;
-                normalised.push((content.get().to_owned(), *id, token.clone()));
-            } else {
-                plain.push((token.content.clone(), *id, token.clone()));
-            }
-        }
+        let (normalised, plain): (Vec<_>, Vec<_>) =
+            added.into_iter().partition(|(_, _, token)| token.normalized);
         let composes_at_most = matches!(
             normalizer.0.as_slice(),
             [] | [NormalizerStep::Crate(NormalizerWrapper::NFC(_))]
@@ -111,7 +101,7 @@ impl Splitter {
         if !normalised.is_empty() && !composes_at_most {
             return Ok(Err("its added tokens are matched in normalised text"));
         }
-        let as_text = added.get_encode_special_tokens();
+        let as_text = tokenizer.get_added_vocabulary().get_encode_special_tokens();
         let long_parts = model.and_then(|model| LongParts::new(model, &recipe));
         Ok(Ok(Self {
             fast: FastPath::new(model, &recipe, pre_tokenizer, long_parts),
