@@ -155,7 +155,7 @@ pub(crate) fn scores(bytes: &[u8]) {
         let _ = scores::read(&path, &["dependency_strength"], |_| Ok(()));
         let columns = FirstLayerAttention::default().columns();
         let measure = MeasureColumns { measure: String::new(), columns };
-        let _ = scores::read_figures(&path, &[measure], |_, _, _, _| Ok(()));
+        let _ = scores::read_statistics(&path, &[measure], |_, _, _, _| Ok(()));
     });
 }
 

@@ -107,10 +107,10 @@ def run_torch(mode, tokens):
     run = way(torch, queries[0], keys[0], far)
     next(run)
     started = time.process_time()
-    figures = [next(run)]
-    figures += [run.send((queries[head], keys[head // group])) for head in range(1, heads)]
+    results = [next(run)]
+    results += [run.send((queries[head], keys[head // group])) for head in range(1, heads)]
     seconds = (time.process_time() - started) * QUERY_HEADS / heads
-    mass = statistics.mean(figure[0] for figure in figures)
+    mass = statistics.mean(result[0] for result in results)
     print(json.dumps({"proj_cpu_s": projection, "attn_cpu_s": seconds, "mean_prop": mass}))
 
 

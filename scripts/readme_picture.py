@@ -45,7 +45,7 @@ def label_positions(text: str, x) -> list[tuple[float, float, str]]:
 def panel(run: str, longsift: str, top: int, window: str, verdict: str, colour: str, what: str) -> list[str]:
     """One window: a line of its tokens, and an arc from each token that recurs far away to its earlier occurrence."""
     data = json.loads(explain(longsift, run, window, "--format", "json"))
-    values = {figure["statistic"]: figure["now"] for figure in data["figures"]}
+    values = {one["statistic"]: one["now"] for one in data["figures"]}
     axis = top + AXIS
 
     def x(token: float) -> float:

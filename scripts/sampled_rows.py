@@ -90,7 +90,7 @@ def main():
               "top half, alpha 0.5 | top eighth, alpha 0.5 |")
         print("|---|---|---|---|---|---|---|---|---|")
         for rows in options.rows:
-            figures = []
+            results = []
             times = []
             for seed in range(1, options.seeds + 1):
                 sampled, same, sampled_seconds = run(options, f"{{per_window: {rows}, seed: {seed}}}", folder)
@@ -107,10 +107,10 @@ def main():
                     score = lambda strength, variance: standardised(strength) - 0.5 * standardised(variance)
                     both = score(want, wide), score(got, noisy)
                     reliability = 1 - numpy.mean(error**2) / got.var(ddof=1)
-                    figures.append((here.sum(), spearman(want, got), reliability, overlap(want, got, 0.5),
+                    results.append((here.sum(), spearman(want, got), reliability, overlap(want, got, 0.5),
                                     overlap(want, got, 0.125), numpy.sqrt(numpy.mean(off**2)),
                                     overlap(*both, 0.5), overlap(*both, 0.125)))
-            table = numpy.array(figures)
+            table = numpy.array(results)
             mean = numpy.average(table[:, 1:], axis=0, weights=table[:, 0])
             print(f"| {rows} | {min(times) / seconds:.2f} of exact | " + " | ".join(
                 f"{value:.3f}" for value in mean[:2]) + " | " + " | ".join(f"{value:.2f}" for value in mean[2:]) + " |",

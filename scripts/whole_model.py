@@ -49,7 +49,7 @@ class Differences:
     def report(self) -> int:
         """Prints the table; returns the number of kinds that exceed their tolerance."""
         beyond = 0
-        print("| figures | largest difference | allowed | |\n|---|---|---|---|")
+        print("| values | largest difference | allowed | |\n|---|---|---|---|")
         for kind, (off, tolerance) in self.largest.items():
             fits = off <= tolerance
             beyond += not fits
@@ -139,8 +139,8 @@ def perplexity(arguments: argparse.Namespace) -> int:
     print(f"| document | tokens | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 2)}")
     for part in parts:
         for row in pyarrow.parquet.read_table(part).to_pylist():
-            figures = " | ".join("–" if row[f"longsift_{name}"] is None else f"{row[f'longsift_{name}']:.3f}" for name in columns)
-            print(f"| {row['id']} | {row['longsift_tokens_total']:,} | {figures} |")
+            values = " | ".join("–" if row[f"longsift_{name}"] is None else f"{row[f'longsift_{name}']:.3f}" for name in columns)
+            print(f"| {row['id']} | {row['longsift_tokens_total']:,} | {values} |")
     return 0
 
 

@@ -68,9 +68,9 @@ fn failure(workspace: &Workspace, pipeline: &Pipeline, code: i32) -> Answer {
 fn scores_by_row(workspace: &Workspace) -> BTreeMap<i64, Vec<u64>> {
     let scores = read_scores(&workspace.path("out.run"));
     let mut of_rows: BTreeMap<i64, Vec<u64>> = BTreeMap::new();
-    let figures = crate::support::tables::floats(&scores, "dependency_strength");
-    for (row, figure) in integers(&scores, "input_row").into_iter().zip(figures) {
-        of_rows.entry(row).or_default().push(figure.to_bits());
+    let values = crate::support::tables::floats(&scores, "dependency_strength");
+    for (row, value) in integers(&scores, "input_row").into_iter().zip(values) {
+        of_rows.entry(row).or_default().push(value.to_bits());
     }
     of_rows
 }

@@ -639,12 +639,12 @@ fn bench_measures_kernels_the_table_and_whole_runs() {
         ])
         .success();
     let bench = read_json(&workspace.path("bench.json"));
-    let figures = bench["figures"].as_array().unwrap();
+    let measurements = bench["figures"].as_array().unwrap();
     for group in ["kernel", "table", "run by window", "run by threads", "run by documents"] {
-        let of_group: Vec<f64> = figures
+        let of_group: Vec<f64> = measurements
             .iter()
-            .filter(|figure| figure["group"] == group)
-            .map(|figure| figure["value"].as_f64().unwrap())
+            .filter(|measurement| measurement["group"] == group)
+            .map(|measurement| measurement["value"].as_f64().unwrap())
             .collect();
         assert!(!of_group.is_empty() && of_group.iter().all(|value| *value > 0.0), "{group}");
         assert!(answer.stdout.contains(group), "{}", answer.stdout);
@@ -658,10 +658,10 @@ fn bench_measures_kernels_the_table_and_whole_runs() {
         assert!(page.contains(&format!("<h2 id=\"{id}\">")), "{id}");
     }
     let table = page.split("id=\"figures\"").nth(1).unwrap();
-    assert_eq!(table.matches("<tr><td>").count(), figures.len());
+    assert_eq!(table.matches("<tr><td>").count(), measurements.len());
     let drawn = page.split("id=\"figures\"").next().unwrap();
     let dots = drawn.matches("stroke-width=\"7\"").count();
-    assert!(dots + drawn.matches("<rect").count() >= figures.len());
+    assert!(dots + drawn.matches("<rect").count() >= measurements.len());
     assert!(!workspace.path("out").exists() && !workspace.path("out.run").exists());
     workspace.longsift(&["bench", "--windows", "0"]).expect(2);
 }

@@ -1,4 +1,4 @@
-//! Every conformance case, through a pipeline over pre-tokenised documents.
+//! Every conformance case, through a pipeline over pre-tokenized documents.
 
 use serde_json::Value;
 
@@ -39,9 +39,9 @@ fn check_within(workspace: &Workspace, case: &Value, expected: &Value, least: f6
     assert_eq!(integers(&scores, "distance"), [case["far_min_distance"].as_i64().unwrap()]);
     let tolerances = &case["tolerances"];
     let floor = tolerances["abs_floor"].as_f64().unwrap();
-    let figures =
+    let values =
         [("dependency_strength", "proportion", floor), ("far_variance", "variance", floor * 1e-3)];
-    for (column, name, floor) in figures {
+    for (column, name, floor) in values {
         let relative = tolerances[format!("{name}_rel")].as_f64().unwrap().max(least);
         let by_head = &float_lists(&scores, &format!("{column}_by_head"))[0];
         let expected_by_head = numbers(&expected[format!("{name}_per_head")]);

@@ -103,10 +103,10 @@ fn kernels_agree_within_rounding() {
     let native = workspace_at("input");
     let kernel = native.run(&pipeline())["kernel"].clone();
     let pairs = |name: &str| {
-        let figures = [&portable, &native]
+        let values = [&portable, &native]
             .map(|workspace| floats(&read_scores(&workspace.path("out.run")), name));
-        assert!(figures[0].len() > 20 && figures[0].len() == figures[1].len(), "{figures:?}");
-        figures[0].clone().into_iter().zip(figures[1].clone()).collect::<Vec<_>>()
+        assert!(values[0].len() > 20 && values[0].len() == values[1].len(), "{values:?}");
+        values[0].clone().into_iter().zip(values[1].clone()).collect::<Vec<_>>()
     };
     for (one, other) in pairs("dependency_strength") {
         assert!((one - other).abs() <= 1e-5 * one, "{one} and {other}");

@@ -259,9 +259,9 @@ fn scores_and_kinds_form_one_matrix_with_small_categories() {
     for (kind, cell) in score {
         let report = &evaluation["reports"]["score"];
         let ladder = &report["ladder"][kind];
-        let figure = if ladder.is_null() { &report["paired"][kind] } else { ladder };
-        assert_eq!(cell["figure"], *figure, "{kind}");
-        let [low, high] = [1, 2].map(|end| figure[end].as_f64().unwrap());
+        let value = if ladder.is_null() { &report["paired"][kind] } else { ladder };
+        assert_eq!(cell["figure"], *value, "{kind}");
+        let [low, high] = [1, 2].map(|end| value[end].as_f64().unwrap());
         let expected = if low > 0.5 {
             "pass"
         } else if high < 0.5 {

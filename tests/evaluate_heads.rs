@@ -28,9 +28,9 @@ fn language_model(layers: &str, guard: &str) -> String {
 const LAYERS: &str = ", attention_layers: [1, {layer: 0, heads: [2]}]";
 const GUARD: &str = ", guards: [{statistic: copy_share, max: 0.4, before: language-model}]";
 
-fn figure(figures: &Value, kind: &str) -> Value {
-    let of_ladder = &figures["ladder"][kind];
-    if of_ladder.is_null() { figures["paired"][kind].clone() } else { of_ladder.clone() }
+fn value(values: &Value, kind: &str) -> Value {
+    let of_ladder = &values["ladder"][kind];
+    if of_ladder.is_null() { values["paired"][kind].clone() } else { of_ladder.clone() }
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn heads_match_statistics_of_single_heads() {
     let separate = &got["reports"]["dependency_strength_layer_0_heads_2"];
     for kind in ["pieces_2", "pieces_8", "far_permute"] {
         assert!(heads[0][kind][0].is_number(), "{kind}: {}", heads[0]);
-        assert_eq!(heads[0][kind], figure(separate, kind), "{kind}");
+        assert_eq!(heads[0][kind], value(separate, kind), "{kind}");
         assert!(heads.iter().any(|head| head[kind] != heads[0][kind]), "{kind}");
     }
     // The same head, requested in another way.
@@ -57,7 +57,7 @@ fn heads_match_statistics_of_single_heads() {
     let single = evaluated(&workspace, &single, &[&ONLY[..], &["--out", "single"]].concat());
     let single = &single["S128"];
     let report = &single["reports"]["dependency_strength_layer_1_heads_3"];
-    assert_eq!(heads[4]["pieces_8"], figure(report, "pieces_8"));
+    assert_eq!(heads[4]["pieces_8"], value(report, "pieces_8"));
     assert_eq!(single.get("heads"), None, "only with `--heads`");
 }
 
@@ -71,7 +71,7 @@ fn a_guard_before_the_model_changes_no_result() {
     {
         let report = &free["S128"]["reports"][name];
         for kind in ["pieces_2", "pieces_8", "far_permute"] {
-            assert!(figure(report, kind)[0].is_number(), "{name}, {kind}: {report}");
+            assert!(value(report, kind)[0].is_number(), "{name}, {kind}: {report}");
         }
         assert_eq!(guarded["S128"]["reports"][name], *report, "{name}");
     }

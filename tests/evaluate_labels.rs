@@ -180,14 +180,14 @@ fn scores(windows: &[Window<'_>], within: bool, counted: impl Fn(&Window<'_>) ->
 /// Weight of each document, by class.
 type Counts = BTreeMap<&'static str, Vec<f64>>;
 
-struct Figures<'a> {
+struct SlowReference<'a> {
     windows: &'a [Window<'a>],
     counts: Counts,
     /// Windows of each class, weighted like their documents.
     sizes: BTreeMap<&'static str, f64>,
 }
 
-impl<'a> Figures<'a> {
+impl<'a> SlowReference<'a> {
     fn new(windows: &'a [Window<'a>], counts: Counts) -> Self {
         let mut sizes = BTreeMap::new();
         for window in windows {
@@ -305,9 +305,9 @@ fn check_against_definition(within: bool, seed: u64, most: usize) {
     let passes = |window: &Window<'_>| window.share <= GUARD;
     let documents = classes.iter().map(|(class, documents)| (*class, documents.len())).collect();
     let (once, replicates) = resampled(seed, &documents);
-    let figures = |counts: Counts| Figures::new(&windows, counts);
-    let once = figures(once);
-    let replicates: Vec<Figures<'_>> = replicates.into_iter().map(figures).collect();
+    let reference = |counts: Counts| SlowReference::new(&windows, counts);
+    let once = reference(once);
+    let replicates: Vec<SlowReference<'_>> = replicates.into_iter().map(reference).collect();
     for (class, documents) in &classes {
         let size = &got["classes"][class];
         assert_eq!(size["documents"], json!(documents.len()));
@@ -343,8 +343,8 @@ fn check_against_definition(within: bool, seed: u64, most: usize) {
                 let what = format!("{name}, {variant}, {fraction}");
                 close(&kept["fraction"], fraction, &what);
                 let parts = once.taken(values, fraction, may);
-                let share = |figures: &Figures<'_>| {
-                    figures.real_share(&figures.taken(values, fraction, may))
+                let share = |reference: &SlowReference<'_>| {
+                    reference.real_share(&reference.taken(values, fraction, may))
                 };
                 let shares = replicates.iter().map(share).collect();
                 check(&kept["real_share"], once.real_share(&parts), shares, &what);
@@ -485,7 +485,7 @@ fn other_scores_and_constructed_windows_can_be_added_to_labels() {
     // Books have the value 1 and a quarter of the weight, so the best quarter is all of them.
     assert_eq!(report["unguarded"][1]["real_share"][0], json!(1.0));
     assert_eq!(report["guarded"], Value::Null, "the pipeline has no guards");
-    assert_eq!(report["auroc"].get("logs"), None, "no value, no figure");
+    assert_eq!(report["auroc"].get("logs"), None, "no value, no estimate");
     assert!(got["S64"]["reports"]["score"]["paired"]["dup"][0].is_number());
     let kinds: Vec<&String> = got["S64"]["kinds"].as_object().unwrap().keys().collect();
     assert_eq!(kinds, ["dup", "whole"]);

@@ -83,14 +83,14 @@ fn check_constructed(lengths: &str, expected: &[(&str, [f64; 3], f64, f64)]) {
     for (length, pieces, top, jittered) in expected {
         let report = &got[length]["reports"]["score"];
         for (kind, expected) in ["pieces_2", "pieces_4", "pieces_8"].into_iter().zip(pieces) {
-            let figure = report["ladder"][kind][0].as_f64().unwrap();
-            close(figure, *expected, 0.01, &format!("{length}, {kind}"));
+            let value = report["ladder"][kind][0].as_f64().unwrap();
+            close(value, *expected, 0.01, &format!("{length}, {kind}"));
         }
         for (pool, expected) in
             [("top_fifth_real_share", top), ("top_fifth_jittered_real_share", jittered)]
         {
-            let figure = report[pool]["guarded"][0].as_f64().unwrap();
-            close(figure, *expected, 0.01, &format!("{length}, {pool}"));
+            let value = report[pool]["guarded"][0].as_f64().unwrap();
+            close(value, *expected, 0.01, &format!("{length}, {pool}"));
         }
     }
 }

@@ -65,19 +65,22 @@ fn statistics_equal_the_score_table_bit_for_bit() {
         let found = explain(&workspace, &["out.run", &sample]);
         assert_eq!(found["notes"], json!([]), "{sample}");
         let mut compared = 0;
-        for figure in found["figures"].as_array().unwrap() {
-            assert_eq!(figure["now"], figure["recorded"], "{figure}");
-            let column = scores.column_by_name(figure["statistic"].as_str().unwrap()).unwrap();
+        for statistic in found["figures"].as_array().unwrap() {
+            assert_eq!(statistic["now"], statistic["recorded"], "{statistic}");
+            let column = scores.column_by_name(statistic["statistic"].as_str().unwrap()).unwrap();
             if column.is_null(row) {
-                assert!(figure["now"].is_null(), "{figure}");
+                assert!(statistic["now"].is_null(), "{statistic}");
             } else if let Some(column) = column.as_primitive_opt::<Float64Type>() {
-                assert_eq!(figure["now"].as_f64().unwrap().to_bits(), column.value(row).to_bits());
+                assert_eq!(
+                    statistic["now"].as_f64().unwrap().to_bits(),
+                    column.value(row).to_bits()
+                );
             } else if let Some(column) = column.as_primitive_opt::<Int64Type>() {
-                assert_eq!(figure["now"].as_i64().unwrap(), column.value(row));
+                assert_eq!(statistic["now"].as_i64().unwrap(), column.value(row));
             } else {
                 let list = column.as_list::<i32>().value(row);
                 assert_eq!(
-                    numbers(&figure["now"]),
+                    numbers(&statistic["now"]),
                     list.as_primitive::<Float64Type>().values().to_vec()
                 );
             }
@@ -86,9 +89,10 @@ fn statistics_equal_the_score_table_bit_for_bit() {
         assert!(compared >= 12, "{compared}");
         // The values shown by token add up to the statistics.
         let statistic = |name: &str| {
-            let figures = found["figures"].as_array().unwrap();
-            let figure = figures.iter().find(|figure| figure["statistic"] == name).unwrap();
-            figure["now"].as_f64().unwrap()
+            let statistics = found["figures"].as_array().unwrap();
+            let statistic =
+                statistics.iter().find(|statistic| statistic["statistic"] == name).unwrap();
+            statistic["now"].as_f64().unwrap()
         };
         let masses = numbers(&found["far_mass"]);
         assert_eq!(masses.len(), 128);
@@ -119,7 +123,7 @@ fn a_whole_model_shows_the_gain_of_each_token_and_the_blocks_of_any_layer() {
         )),
     );
     let found = explain(&workspace, &["out.run", "d#3#0", "--html", "page.html"]);
-    let figure = |name: &str| {
+    let statistic = |name: &str| {
         let own = |own: &&Value| own["statistic"] == name;
         found["figures"].as_array().unwrap().iter().find(own).unwrap().clone()
     };
@@ -128,13 +132,13 @@ fn a_whole_model_shows_the_gain_of_each_token_and_the_blocks_of_any_layer() {
     }
     let losses = numbers(&found["token_losses"]);
     assert_eq!(losses.len(), 127);
-    let sum = figure("loss_sum")["now"].as_f64().unwrap();
+    let sum = statistic("loss_sum")["now"].as_f64().unwrap();
     assert_eq!(losses.iter().sum::<f64>().to_bits(), sum.to_bits());
     let gains: Vec<Option<f64>> =
         found["token_gains"].as_array().unwrap().iter().map(Value::as_f64).collect();
     assert_eq!((gains.len(), gains.iter().position(Option::is_some)), (128, Some(32)));
     let sum: f64 = gains.iter().flatten().sum();
-    let recorded = figure("gain_sum")["recorded"].as_f64().unwrap();
+    let recorded = statistic("gain_sum")["recorded"].as_f64().unwrap();
     assert!((sum - recorded).abs() < 1e-12, "{sum} {recorded}");
     let page = fs::read_to_string(workspace.path("page.html")).unwrap();
     assert!(page.contains("Gain from the long context") && page.contains(" nats"));

@@ -70,8 +70,8 @@ fn check(scores: &RecordBatch, row: usize, case: &Value) {
     assert_eq!(Some(count("counted_tokens")), gain["n_counted"].as_i64());
     assert_eq!(Some(count("key_tokens")), gain["n_key"].as_i64());
     assert_eq!(Some(count("loss_tokens")), gain["n_all"].as_i64());
-    let figures = [("dependency_strength", "proportion"), ("far_variance", "variance")];
-    for (column, name) in figures.into_iter().filter(|(_, name)| expected.get(*name).is_some()) {
+    let values = [("dependency_strength", "proportion"), ("far_variance", "variance")];
+    for (column, name) in values.into_iter().filter(|(_, name)| expected.get(*name).is_some()) {
         let heads: Vec<Value> = expected[name].as_array().unwrap().clone();
         let relative = |layer: usize| {
             let of_layer = &tolerances[format!("{name}_rel_per_layer")][layer];

@@ -15,7 +15,7 @@ const MAX_FILES: u32 = 48;
 
 /// Resources used by a run.
 #[derive(Debug)]
-struct Figures {
+struct RunCost {
     /// Documents, files or tokens.
     load: usize,
     seconds: f64,
@@ -33,7 +33,7 @@ fn memory(process: u32) -> Option<u64> {
 }
 
 /// Runs the pipeline and observes it.
-fn watch(workspace: &Workspace, load: usize) -> Figures {
+fn watch(workspace: &Workspace, load: usize) -> RunCost {
     let begun = Instant::now();
     let limit = format!("ulimit -n {MAX_FILES} && exec");
     let mut command = workspace.command_after(&limit, &["run", "pipeline.yaml", "-q"]);
@@ -48,7 +48,7 @@ fn watch(workspace: &Workspace, load: usize) -> Figures {
     check_accounting(&summary);
     assert!(count(&summary, "kept") > 0);
     let memory = (0..10).map(|tenth| samples[(samples.len() - 1) * (tenth + 1) / 10]).collect();
-    Figures { load, seconds, memory, peak: count(&summary, "peak_memory_bytes") >> 20 }
+    RunCost { load, seconds, memory, peak: count(&summary, "peak_memory_bytes") >> 20 }
 }
 
 /// Runs each load in turn, the largest last: memory may not grow by more than this from one to the next, and open
@@ -61,7 +61,7 @@ fn soak(
 ) {
     let percent = std::env::var("LONGSIFT_SOAK_PERCENT").map_or(100, |text| text.parse().unwrap());
     let loads = loads.iter().map(|load| (load * percent / 100).max(4));
-    let figures: Vec<Figures> = loads
+    let costs: Vec<RunCost> = loads
         .map(|load| {
             let workspace = Workspace::new();
             Tiny::new().write(&workspace.path("model"));
@@ -69,13 +69,13 @@ fn soak(
             watch(&workspace, load)
         })
         .collect();
-    for run in &figures {
+    for run in &costs {
         println!(
             "{:>9} {what}: {:>7.2} s, at most {} MB, with {MAX_FILES} open files allowed; MB at each tenth {:?}",
             run.load, run.seconds, run.peak, run.memory
         );
     }
-    let [.., before, all] = &figures[..] else { panic!("two loads or more") };
+    let [.., before, all] = &costs[..] else { panic!("two loads or more") };
     assert!(
         all.peak <= before.peak + max_memory_growth_mb,
         "memory grows with {what}: {} MB, then {} MB",

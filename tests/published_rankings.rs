@@ -52,13 +52,13 @@ fn published_rankings_follow_from_their_raw_statistics() {
         |values: &Value| -> Vec<String> { serde_json::from_value(values.clone()).unwrap() };
     for set in cases["sets"].as_array().unwrap() {
         let items = set["items"].as_array().unwrap();
-        let figures = |key: &str| -> Vec<f64> {
+        let values = |key: &str| -> Vec<f64> {
             items.iter().map(|item| item[key].as_f64().unwrap()).collect()
         };
         let ids: Vec<String> =
             items.iter().map(|item| item["id"].as_str().unwrap().to_owned()).collect();
         let settings = (set["alpha"].as_f64().unwrap(), set["fraction"].as_f64().unwrap());
-        ranks_as_published(set, &ids, &figures("proportion"), &figures("variance"), settings);
+        ranks_as_published(set, &ids, &values("proportion"), &values("variance"), settings);
     }
     let edges = cases["edge_cases"].as_array().unwrap();
     assert!(edges.len() >= 3);

@@ -97,8 +97,8 @@ fn min_max(values: &[f64]) -> Vec<f64> {
 fn scores(samples: &[Sample], standardise: Standardise, alpha: f64) -> Vec<f64> {
     let mut scores = vec![f64::NAN; samples.len()];
     for members in groups(samples).values() {
-        let values = |figure: fn(&Sample) -> f64| -> Vec<f64> {
-            members.iter().map(|index| figure(&samples[*index])).collect()
+        let values = |value: fn(&Sample) -> f64| -> Vec<f64> {
+            members.iter().map(|index| value(&samples[*index])).collect()
         };
         let strengths = standardise(&values(|sample| sample.strength));
         let variances = standardise(&values(|sample| sample.variance));
@@ -270,8 +270,8 @@ fn whole_documents_are_scored_by_the_mean_or_the_maximum_of_their_windows() {
         let windows = samples(&workspace, true);
         let mut documents: Vec<Sample> = Vec::new();
         for windows_of in windows.chunk_by(|a, b| a.id == b.id) {
-            let aggregated = |figure: fn(&Sample) -> f64| -> f64 {
-                aggregate(&windows_of.iter().map(figure).collect::<Vec<f64>>())
+            let aggregated = |value: fn(&Sample) -> f64| -> f64 {
+                aggregate(&windows_of.iter().map(value).collect::<Vec<f64>>())
             };
             let (strength, variance) =
                 (aggregated(|one| one.strength), aggregated(|one| one.variance));

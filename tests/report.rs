@@ -58,16 +58,19 @@ fn writing_a_report_changes_no_other_byte() {
     assert!(page.len() <= 400_000, "{} bytes", page.len());
     check_harmless(&page);
     // Counts recomputed from the tables equal those of the run.
-    let figures = read_json(&with_report.path("out.run/report.json"));
+    let report_json = read_json(&with_report.path("out.run/report.json"));
     let summary = read_json(&with_report.path("out.run/summary.json"));
-    assert_eq!(figures["kept"]["samples"], summary["kept"]);
+    assert_eq!(report_json["kept"]["samples"], summary["kept"]);
     assert_eq!(
-        figures["dropped"]["not_selected"]["samples"],
+        report_json["dropped"]["not_selected"]["samples"],
         summary["windows_dropped"]["not_selected"]
     );
     let calibration = read_json(&with_report.path("out.run/calibration.json"));
-    for (group, known) in
-        figures["groups"].as_array().unwrap().iter().zip(calibration["groups"].as_array().unwrap())
+    for (group, known) in report_json["groups"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .zip(calibration["groups"].as_array().unwrap())
     {
         assert_eq!(group["value"], known["value"]);
         assert_eq!(group["kept"]["samples"], known["kept"]);
@@ -82,7 +85,7 @@ fn writing_a_report_changes_no_other_byte() {
         assert_eq!(all, known["count"].as_u64().unwrap());
     }
     // The page is reproducible, except for the duration of the run before it ended.
-    let (mut again, mut before) = (report(&with_report, &[]), figures);
+    let (mut again, mut before) = (report(&with_report, &[]), report_json);
     for report in [&mut again, &mut before] {
         report["machine"] = Value::Null;
     }
@@ -111,17 +114,17 @@ fn a_report_without_texts_states_the_reason() {
     assert_eq!(report(&workspace, &[])["without_input"], Value::Null);
     // Written again with one row fewer.
     write_parquet(&workspace.path("input/a.parquet"), &input.slice(0, 19), 8);
-    let figures = report(&workspace, &[]);
-    assert!(!figures.to_string().contains("secret"));
+    let report_json = report(&workspace, &[]);
+    assert!(!report_json.to_string().contains("secret"));
     let why = "1 of 1 input files changed after they were scored, the first is `a.parquet`";
-    assert_eq!(figures["without_input"], why);
+    assert_eq!(report_json["without_input"], why);
     let notice =
         format!("Texts are missing: {}", why.replace("`a.parquet`", "<code>a.parquet</code>"));
     assert!(page(&workspace, &[]).contains(&notice));
     fs::remove_file(workspace.path("input/a.parquet")).unwrap();
-    let figures = report(&workspace, &[]);
-    assert!(!figures.to_string().contains("secret"));
-    assert!(figures["without_input"].as_str().unwrap().contains("input"), "{figures}");
+    let report_json = report(&workspace, &[]);
+    assert!(!report_json.to_string().contains("secret"));
+    assert!(report_json["without_input"].as_str().unwrap().contains("input"), "{report_json}");
     assert!(page(&workspace, &[]).contains("Texts are missing"));
 }
 
@@ -189,8 +192,8 @@ fn text_that_is_not_utf8_is_counted_and_not_shown() {
     let page = fs::read_to_string(workspace.path("out.run/report.html")).unwrap();
     check_harmless(&page);
     assert!(page.contains("invalid_utf8"), "the quarantine is listed by code");
-    let figures = read_json(&workspace.path("out.run/report.json"));
-    assert_eq!(figures["quarantined"]["invalid_utf8"], 1);
+    let report_json = read_json(&workspace.path("out.run/report.json"));
+    assert_eq!(report_json["quarantined"]["invalid_utf8"], 1);
 }
 
 #[test]
@@ -272,8 +275,8 @@ fn many_groups_share_one_picture() {
         .score("formula: far-recurrence, within: group")
         .output("report_by: group, samples: documents, report: true");
     let summary = workspace.run(&pipeline);
-    let figures = read_json(&workspace.path("out.run/report.json"));
-    let shown = figures["groups"].as_array().unwrap();
+    let report_json = read_json(&workspace.path("out.run/report.json"));
+    let shown = report_json["groups"].as_array().unwrap();
     assert_eq!(shown.len(), 25);
     assert!(
         shown[24]["others"].as_bool().unwrap()
@@ -281,12 +284,12 @@ fn many_groups_share_one_picture() {
     );
     let samples = |group: &Value| {
         ["kept", "not_selected", "refused"]
-            .map(|fate| group[fate]["samples"].as_u64().unwrap())
+            .map(|outcome| group[outcome]["samples"].as_u64().unwrap())
             .iter()
             .sum::<u64>()
     };
     assert_eq!(shown.iter().map(samples).sum::<u64>(), 200);
-    assert_eq!(figures["kept"]["samples"], summary["kept"]);
+    assert_eq!(report_json["kept"]["samples"], summary["kept"]);
     let page = fs::read_to_string(workspace.path("out.run/report.html")).unwrap();
     assert!(page.contains("all other groups") && page.len() < 1_000_000, "{}", page.len());
     let threads = |n: &str| report_with_threads(&workspace, n);
@@ -390,12 +393,12 @@ fn other_amounts_are_exact_for_every_kind_of_amount() {
     ] {
         let workspace = guarded(amount, score);
         let summary = read_json(&workspace.path("out.run/summary.json"));
-        let figures = read_json(&workspace.path("out.run/report.json"));
+        let report_json = read_json(&workspace.path("out.run/report.json"));
         let page = fs::read_to_string(workspace.path("out.run/report.html")).unwrap();
         let now = cells(&page, "this run");
         assert_eq!(now[0], summary["kept"].to_string(), "{amount}");
-        assert_eq!(now[2].replace(',', ""), figures["kept"]["tokens"].to_string(), "{amount}");
-        let amounts = figures["amounts"].as_array().unwrap();
+        assert_eq!(now[2].replace(',', ""), report_json["kept"]["tokens"].to_string(), "{amount}");
+        let amounts = report_json["amounts"].as_array().unwrap();
         assert!(amounts.len() >= 4, "{amount}: {amounts:?}");
         // The first, the last and one between.
         for index in [0, amounts.len() / 2, amounts.len() - 1] {

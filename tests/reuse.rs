@@ -511,13 +511,13 @@ fn a_saved_calibration_scores_an_increment_like_the_corpus_before_it() {
     write_parquet(&workspace.path("increment/d.parquet"), &corpus("d", &[256, 320, 640]), 1);
     let summary = workspace.run(&increment);
     let scores = read_scores(&workspace.path("next.run"));
-    let figure = |name: &str, column: &str| group["figures"][column][name].as_f64().unwrap();
+    let scale = |name: &str, column: &str| group["figures"][column][name].as_f64().unwrap();
     let expected: Vec<f64> = floats(&scores, "dependency_strength")
         .into_iter()
         .zip(floats(&scores, "far_variance"))
         .map(|(strength, variance)| {
             let z = |value: f64, column: &str| {
-                (value - figure("mean", column)) / figure("standard_deviation", column)
+                (value - scale("mean", column)) / scale("standard_deviation", column)
             };
             z(strength, "dependency_strength") - 0.7 * z(variance, "far_variance")
         })

@@ -16,7 +16,7 @@ fn within(what: &str, got: &[f64], want: &[f64], tolerance: impl Fn(f64) -> f64)
 }
 
 /// Output of the program for a window of the model in `folder`, by a backend with so many threads.
-fn figures(workspace: &Workspace, ids: &Value, backend: &str, threads: usize) -> String {
+fn values(workspace: &Workspace, ids: &Value, backend: &str, threads: usize) -> String {
     workspace.write("ids.json", ids.to_string());
     let arguments = ["inspect", "model", "--forward", "ids.json", "--format", "json"];
     let mut command = workspace.command(&[&arguments[..], &["--backend", backend]].concat());
@@ -33,8 +33,8 @@ fn check(workspace: &Workspace, ids: &Value, case: &Value) {
 }
 
 fn check_backend(workspace: &Workspace, ids: &Value, case: &Value, backend: &str) {
-    let text = figures(workspace, ids, backend, 2);
-    assert!(text == figures(workspace, ids, backend, 5), "threads show");
+    let text = values(workspace, ids, backend, 2);
+    assert!(text == values(workspace, ids, backend, 5), "threads show");
     let got: Value = serde_json::from_str(&text).unwrap();
     let (expected, tolerances) = (&case["expected"], &case["tolerances"]);
     let tolerance = |name: &str| tolerances[name].as_f64().unwrap();
@@ -69,7 +69,7 @@ macro_rules! cases {
     };
 }
 
-mod every_figure_is_that_of_the_models_own_code {
+mod results_match_the_models_own_code {
     cases!("conformance-lm":
         gemma2_s150 gemma3_text_s141 gpt2_s130 gpt_neox_s127 granite_s121 llama_gqa_llama3rope_s257
         llama_untied_bf16_sharded_s193 mistral_sw_s160 olmo2_s111 opt_350m_s120 opt_preln_s101 phi3_longrope_s150

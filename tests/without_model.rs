@@ -75,14 +75,14 @@ fn bench_compares_recurrence_with_a_compressor() {
     workspace.longsift(&[&arguments[..], &more].concat()).success();
     let bench = read_json(&workspace.path("bench.json"));
     let value = |series: &str| {
-        let figures = bench["figures"].as_array().unwrap().iter();
-        let mut of_series = figures.filter(|figure| figure["series"] == series);
+        let measurements = bench["figures"].as_array().unwrap().iter();
+        let mut of_series = measurements.filter(|measurement| measurement["series"] == series);
         of_series.next().unwrap()["value"].as_f64().unwrap()
     };
     let text = value("their text, 1 core");
-    let figures = bench["figures"].as_array().unwrap().iter();
-    let of_compressors =
-        figures.filter_map(|figure| figure["series"].as_str()?.strip_suffix(", level 6"));
+    let measurements = bench["figures"].as_array().unwrap().iter();
+    let of_compressors = measurements
+        .filter_map(|measurement| measurement["series"].as_str()?.strip_suffix(", level 6"));
     let compressors: Vec<&str> = of_compressors.collect();
     assert_eq!(compressors[0], "zlib-rs", "{bench}");
     for compressor in compressors {

@@ -1,5 +1,5 @@
 //! Times the plan and the selection of a corpus of many work units, without measuring any: writes an input of tiny
-//! documents and the score tables and records that a score phase would leave, with random figures, then runs the real
+//! documents and the score tables and records that a score phase would leave, with random values, then runs the real
 //! plan, selection and accounting over them.
 //!
 //! ```sh
@@ -13,7 +13,7 @@
 //! does so with `output.report` and guards, and prints how large the report is and how long it took. What is in FOLDER already
 //! is used.
 
-#![expect(clippy::print_stdout, reason = "the figures are what the program is for")]
+#![expect(clippy::print_stdout, reason = "the table is what the program is for")]
 
 use std::error::Error;
 use std::fs;
@@ -47,7 +47,7 @@ use longsift_engine::score;
 use longsift_engine::score::context::ScoreTotals;
 use longsift_engine::select;
 use longsift_engine::spec::Overrides;
-use longsift_stages::contract::{Figures, Value};
+use longsift_stages::contract::{StatisticValues, Value};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use rayon::prelude::*;
@@ -163,7 +163,7 @@ fn open_plan(folder: &Path, report: bool) -> Answer<Plan> {
     let pipeline = folder.join("pipeline.yaml");
     let mut overrides = Overrides::default();
     if report {
-        // Uniform figures: a tenth is refused.
+        // Uniform values: a tenth is refused.
         let guards =
             "[{statistic: dependency_strength, min: 0.3}, {statistic: far_variance, max: 0.9}]";
         overrides.set =
@@ -307,7 +307,7 @@ impl Shape {
                 tokens_total,
                 tokens_scored: WINDOW_TOKENS,
                 content_hash: hash.clone(),
-                statistics: vec![figures(&mut random)],
+                statistics: vec![values(&mut random)],
             }));
         }
         rows
@@ -329,11 +329,11 @@ fn parquet(batches: impl Iterator<Item = RecordBatch>) -> Answer<Vec<u8>> {
 }
 
 /// In the order of the columns of first-layer attention, with all rows measured and no histogram.
-fn figures(random: &mut Random) -> Figures {
+fn values(random: &mut Random) -> StatisticValues {
     let mut heads = || (0..HEADS).map(|_| random.uniform()).collect::<Vec<f64>>();
     let mean = |heads: &[f64]| Value::Number(heads.iter().sum::<f64>() / HEADS as f64);
     let (strengths, variances) = (heads(), heads());
-    Figures(vec![
+    StatisticValues(vec![
         Value::Count(1),
         mean(&strengths),
         mean(&variances),

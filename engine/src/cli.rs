@@ -24,7 +24,7 @@ use longsift_stages::model::BackendName;
 use crate::plan::shard::Shard;
 use crate::run::Phase;
 use crate::spec::Overrides;
-use crate::tools::bench::figures::BenchOptions;
+use crate::tools::bench::measurements::BenchOptions;
 use crate::tools::evaluate::EvaluateOptions;
 use crate::tools::map::MapOptions;
 use crate::tools::starter::StarterOptions;

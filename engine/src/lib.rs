@@ -6,7 +6,7 @@
 //! spec      the parsed pipeline file with source positions; all its mistakes are reported at once
 //! plan      a pipeline that is known to run: typed columns, supported model, work units
 //! run       the phases in a run directory, in order:
-//!   score     work units: read → tokenise → windows → statistics → scores/part-*.parquet
+//!   score     work units: read → tokenize → windows → statistics → scores/part-*.parquet
 //!   select    all windows: standardise, rank, keep → calibration.json
 //!   write     second pass over the input: kept rows only, byte-exact slices of the text; the files of the
 //!             selection are published together or not at all

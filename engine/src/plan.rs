@@ -75,7 +75,7 @@ pub struct Plan {
     pub whole_models: BTreeMap<u16, WholeModelPlan>,
     /// Commits of hub branches, by `hf://owner/name@branch`.
     pub pins: BTreeMap<String, String>,
-    /// Tokenizer; `None` for tokenised documents.
+    /// Tokenizer; `None` for tokenized documents.
     pub encoder: Option<Encoder>,
     pub measures: Measures,
     /// Programs of the `external` stages, in pipeline order.
@@ -150,7 +150,7 @@ impl Plan {
         self.units.iter().map(|unit| unit.rows).sum()
     }
 
-    /// Returns the bytes of documents per batch: three batches are in memory at once, one of them being tokenised.
+    /// Returns the bytes of documents per batch: three batches are in memory at once, one of them being tokenized.
     pub fn batch_bytes(&self) -> u64 {
         (self.spec.pipeline.input.memory_limit_bytes / 1024).clamp(256 << 10, 16 << 20)
     }

@@ -67,7 +67,7 @@ pub fn score(
     Ok(scored)
 }
 
-/// Scores units in order, while one thread reads and tokenises the next documents.
+/// Scores units in order, while one thread reads and tokenizes the next documents.
 fn score_units(
     context: &ScoreContext<'_>,
     units: &[IndexedUnit<'_>],

@@ -26,7 +26,7 @@ from longsift.ablation.report import Summary, markdown, page
 from longsift.ablation.results import Results, results_path
 from longsift.ablation.statistics import (
     Difference,
-    DocumentFigures,
+    DocumentSums,
     Interval,
     Resampler,
     difference,
@@ -34,7 +34,7 @@ from longsift.ablation.statistics import (
     t_quantile,
     verdict,
 )
-from longsift.ablation.statistics import ArmFigures as Figures
+from longsift.ablation.statistics import ArmResults
 
 
 def refused(folder: Path, **settings: object) -> str:
@@ -262,24 +262,24 @@ def test_held_out_windows_are_spread_over_each_document(tmp_path: Path) -> None:
     assert len(choose(windows, 99).ids) == 10
 
 
-def as_figures(values: npt.NDArray[np.float64]) -> DocumentFigures:
-    return DocumentFigures(values * 100, np.full(values.shape, 100.0))
+def as_sums(values: npt.NDArray[np.float64]) -> DocumentSums:
+    return DocumentSums(values * 100, np.full(values.shape, 100.0))
 
 
 def test_an_estimate_is_the_mean_over_classes_of_means_over_tokens() -> None:
     resampler = Resampler(["a", "a", "b"], seeds=2)
-    figures = DocumentFigures(np.array([[10, 30, 6], [20, 60, 8]], float), np.array([[10, 30, 2], [10, 30, 2]], float))
+    sums = DocumentSums(np.array([[10, 30, 6], [20, 60, 8]], float), np.array([[10, 30, 2], [10, 30, 2]], float))
     a, b = (10 + 30 + 20 + 60) / 80, (6 + 8) / 4
-    assert resampler.estimate(figures) == pytest.approx((a + b) / 2)
+    assert resampler.estimate(sums) == pytest.approx((a + b) / 2)
 
 
 def test_a_measure_without_tokens_has_no_value() -> None:
     resampler = Resampler(["a", "b"], seeds=2, resamples=20)
     counts = np.zeros((2, 2))
-    figures = DocumentFigures(counts, counts)
-    interval = resampler.interval(figures)
+    sums = DocumentSums(counts, counts)
+    interval = resampler.interval(sums)
     assert math.isnan(interval.value) and Difference("loss", interval).answer == "not distinguishable"
-    half = DocumentFigures(np.array([[6.0, 0], [10, 0]]), np.array([[2.0, 0], [2, 0]]))
+    half = DocumentSums(np.array([[6.0, 0], [10, 0]]), np.array([[2.0, 0], [2, 0]]))
     assert resampler.estimate(half) == 4
 
 
@@ -290,7 +290,7 @@ def test_intervals_have_their_stated_coverage(seeds: int, of_seeds: float, of_do
     resampler = Resampler(["a"] * 20, seeds=seeds, resamples=400)
     for _ in range(trials):
         values = random.normal(size=(seeds, 1)) * of_seeds + random.normal(size=(1, 20)) * of_documents
-        interval = resampler.interval(as_figures(values))
+        interval = resampler.interval(as_sums(values))
         covered += interval.low <= 0 <= interval.high
     assert 0.92 <= covered / trials <= 0.99
 
@@ -298,9 +298,9 @@ def test_intervals_have_their_stated_coverage(seeds: int, of_seeds: float, of_do
 def test_intervals_of_few_seeds_use_students_t() -> None:
     resampler = Resampler(["a"] * 8, seeds=3)
     noise = np.array([[-1.0], [0], [1]])
-    interval = resampler.interval(as_figures(np.broadcast_to(noise, (3, 8))))
+    interval = resampler.interval(as_sums(np.broadcast_to(noise, (3, 8))))
     assert interval.error == pytest.approx(1 / math.sqrt(3), rel=0.05) and interval.quantile == pytest.approx(4.303, rel=0.05)
-    documents = resampler.interval(as_figures(np.broadcast_to(np.arange(8.0), (3, 8))))
+    documents = resampler.interval(as_sums(np.broadcast_to(np.arange(8.0), (3, 8))))
     assert documents.quantile == t_quantile(7) and 2.3 < t_quantile(7) < 2.4 and t_quantile(10**9) == pytest.approx(1.96)
     assert interval.detectable == pytest.approx((interval.quantile + 0.84) * interval.error)
 
@@ -308,7 +308,7 @@ def test_intervals_of_few_seeds_use_students_t() -> None:
 def test_differences_are_paired_by_seed_and_document() -> None:
     random = np.random.default_rng(2)
     noise = random.normal(size=(3, 12))
-    first, second = Figures({"loss": as_figures(noise)}, 9), Figures({"loss": as_figures(noise + 0.1)}, 9)
+    first, second = ArmResults({"loss": as_sums(noise)}, 9), ArmResults({"loss": as_sums(noise + 0.1)}, 9)
     found = difference("loss", first, second, Resampler(["a"] * 12, seeds=3))
     assert found.interval.value == pytest.approx(-0.1) and found.interval.high < 0 and found.answer == "better"
     assert found.interval.detectable < 1e-6
@@ -322,15 +322,15 @@ def test_equal_arms_rarely_differ(of_seeds: float, of_documents: float) -> None:
     for _ in range(200):
         documents = random.normal(size=(1, 31)) * 0.3
         first, second = (
-            Figures({"loss": as_figures(5 + documents + random.normal(size=(1, 31)) * of_documents + random.normal(size=(3, 1)) * of_seeds)}, 9)
+            ArmResults({"loss": as_sums(5 + documents + random.normal(size=(1, 31)) * of_documents + random.normal(size=(3, 1)) * of_seeds)}, 9)
             for _ in range(2)
         )
         wrong += difference("loss", first, second, resampler).answer != "not distinguishable"
     assert wrong / 200 <= 0.08
 
 
-def one(figure: str, low: float, high: float) -> Difference:
-    return Difference(figure, Interval((low + high) / 2, low, high, 0.1))
+def one(measure: str, low: float, high: float) -> Difference:
+    return Difference(measure, Interval((low + high) / 2, low, high, 0.1))
 
 
 def test_the_verdict_follows_the_rule() -> None:
@@ -358,12 +358,12 @@ def write_results(experiment: Path, arm: str, seed: int, gain: float, loss: floa
     settings = read_settings(experiment)
     documents = [f"heldout-{index}" for index in range(6)]
     noise = np.random.default_rng(seed).normal(size=6) * 0.01
-    figures = {"loss": loss, "long_gain": gain, "retrieval_gain": 2.0, "fresh_loss": loss + 1}
+    values = {"loss": loss, "long_gain": gain, "retrieval_gain": 2.0, "fresh_loss": loss + 1}
     evaluation = {
         "record": "evaluation", "step": 20, "tokens": 5120, "final": final, "seconds": 60.0, "evaluation_seconds": 3.0,
-        **figures, "copy": 0.5, "recall": 0.1, "octaves": [3.0] * len(octaves(WINDOW)),
+        **values, "copy": 0.5, "recall": 0.1, "octaves": [3.0] * len(octaves(WINDOW)),
         "documents": {
-            name: {"sums": (100 * (value + noise)).tolist(), "counts": [100] * 6} for name, value in figures.items()
+            name: {"sums": (100 * (value + noise)).tolist(), "counts": [100] * 6} for name, value in values.items()
         },
     }  # fmt: skip
     early = {**evaluation, "step": 10, "tokens": 2560, "final": False, "retrieval_gain": 0.1}

@@ -252,9 +252,9 @@ def test_a_killed_run_resumes_to_the_same_curve(tmp_path: Path) -> None:
     resumed = train(plan, "one", 1, lambda: False, lambda text: None)
     assert [one["step"] for one in resumed.evaluations] == [one["step"] for one in whole.evaluations]
     # Another process may place tensors at other addresses, for which libraries round differently.
-    for figure in ("loss", "long_gain", "copy", "octaves"):
-        found, expected = ([one[figure] for one in results.evaluations] for results in (resumed, whole))
-        assert np.array(found) == pytest.approx(np.array(expected), abs=1e-3), figure
+    for name in ("loss", "long_gain", "copy", "octaves"):
+        found, expected = ([one[name] for one in results.evaluations] for results in (resumed, whole))
+        assert np.array(found) == pytest.approx(np.array(expected), abs=1e-3), name
 
 
 def test_the_command_runs_stops_and_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -280,7 +280,7 @@ def test_finished_runs_need_no_models_and_two_processes_share_the_work(tmp_path:
     before = (results / "one.1.jsonl").read_bytes()
     assert ["documents" in json.loads(line) for line in before.splitlines()] == [True, False, True]
     assert json.loads((results / "plan.json").read_text())["arms"].keys() == arms.keys()
-    # What a clone has: results and counted figures.
+    # What a clone has: results and counted values.
     shutil.rmtree(results / "models")
     assert main(["report", str(path)]) == 0
     assert "1 of 2 runs are finished" in capsys.readouterr().out

@@ -56,11 +56,11 @@ def test_an_evaluation_by_labels_returns_the_share_that_each_score_keeps(pipelin
     classes = sorted(set(pq.read_table(pipeline.parent / "input")["source"].to_pylist()))
     arguments = ["--windows=256", "--documents-per-category=4"]
     got = longsift.evaluate(pipeline, labels="source", good=classes[:1], arguments=arguments)
-    figures = got["labels"]["S256"]
+    result = got["labels"]["S256"]
     assert got["labels"]["good"] == classes[:1]
-    assert set(figures["classes"]) == set(classes)
+    assert set(result["classes"]) == set(classes)
     for score in ("score", "random"):
-        quarter = figures["reports"][score]["unguarded"][1]
+        quarter = result["reports"][score]["unguarded"][1]
         assert quarter["fraction"] == 0.25
         assert 0 <= quarter["real_share"][0] <= 1
     with pytest.raises(longsift.PipelineError, match="is not a value"):

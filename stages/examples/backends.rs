@@ -15,7 +15,7 @@ mod zero_weights;
 use std::path::Path;
 use std::time::Instant;
 
-use longsift_stages::contract::{ForwardFigures, ForwardRequest, LossRequest};
+use longsift_stages::contract::{ForwardRequest, ForwardStatistics, LossRequest};
 use longsift_stages::measures::language_model::{LossSums, ProductPrecision};
 use longsift_stages::model::{BackendName, WholeModel, has_gpu};
 
@@ -79,8 +79,8 @@ fn compare(folder: &Path, windows: &[Vec<u32>], short_context: u32, repeats: usi
         let mut made = Vec::new();
         for _ in 0..repeats {
             let start = Instant::now();
-            let figures = model.measure(&request, &ids, &|| true).expect("a valid model");
-            made = figures.expect("the callback never stops");
+            let output = model.measure(&request, &ids, &|| true).expect("a valid model");
+            made = output.expect("the callback never stops");
             fastest = fastest.min(start.elapsed().as_secs_f64());
         }
         println!(
@@ -97,18 +97,18 @@ fn compare(folder: &Path, windows: &[Vec<u32>], short_context: u32, repeats: usi
 }
 
 /// Describes how losses and gains differ.
-fn difference(one: &[ForwardFigures], other: &[ForwardFigures]) -> String {
+fn difference(one: &[ForwardStatistics], other: &[ForwardStatistics]) -> String {
     let pairs = || one.iter().zip(other);
     let losses = pairs().flat_map(|(one, other)| one.losses.iter().zip(&other.losses));
     let mut off: Vec<f64> = losses.map(|(one, other)| (one - other).abs()).collect();
     off.sort_by(f64::total_cmp);
-    let gain = |figures: &ForwardFigures| {
-        let sums = LossSums::new(figures);
+    let gain = |output: &ForwardStatistics| {
+        let sums = LossSums::new(output);
         sums.gain / sums.counted as f64
     };
     let mean =
-        |figures: &ForwardFigures| figures.losses.iter().sum::<f64>() / figures.losses.len() as f64;
-    let max_difference = |value: &dyn Fn(&ForwardFigures) -> f64| {
+        |output: &ForwardStatistics| output.losses.iter().sum::<f64>() / output.losses.len() as f64;
+    let max_difference = |value: &dyn Fn(&ForwardStatistics) -> f64| {
         pairs().map(|(one, other)| (value(one) - value(other)).abs()).fold(0.0, f64::max)
     };
     let (gains, others): (Vec<f64>, Vec<f64>) =

@@ -3,12 +3,12 @@
 pub mod compute;
 pub mod decimal;
 pub mod distance;
-pub mod figures;
 pub mod file_stamp;
 pub mod forward;
 pub mod location;
 pub mod measure;
 pub mod signature;
+pub mod statistics;
 
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -16,14 +16,14 @@ use std::path::Path;
 
 pub use decimal::Decimal;
 pub use distance::FarDistance;
-pub use figures::{Column, Figures, Kind, Merge, Orientation, Value};
 pub use file_stamp::FileStamp;
-pub use forward::{ForwardFigures, ForwardRequest, LayerAttention, LayersRequest, LossRequest};
+pub use forward::{ForwardRequest, ForwardStatistics, LayerAttention, LayersRequest, LossRequest};
 pub use location::{Address, Location, Scheme};
 pub use measure::{
     AttentionRequest, Evidence, Measure, Needs, Passages, Request, RowError, Window, WindowSample,
 };
 pub use signature::{SIGNATURE_BYTES, Signature};
+pub use statistics::{Column, Kind, Merge, Orientation, StatisticValues, Value};
 
 /// Constraint that the settings of a stage violate and a JSON schema cannot express.
 #[derive(Clone, Debug, PartialEq, Eq)]

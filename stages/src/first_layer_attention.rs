@@ -156,7 +156,7 @@ impl WindowStatistics {
         self.dependency_strength_by_head
             .iter()
             .chain(&self.far_variance_by_head)
-            .all(|figure| figure.is_finite())
+            .all(|value| value.is_finite())
     }
 }
 
@@ -167,7 +167,7 @@ impl StandardErrors {
         let mean_over_heads = |by_key_head: &[f64]| {
             let mut mean = vec![0.0; rows.positions.len()];
             for of_head in by_key_head.chunks_exact(mean.len()) {
-                mean.iter_mut().zip(of_head).for_each(|(sum, figure)| *sum += figure);
+                mean.iter_mut().zip(of_head).for_each(|(sum, value)| *sum += value);
             }
             for sum in &mut mean {
                 *sum /= sums.far_mass.len() as f64;
@@ -184,8 +184,8 @@ impl StandardErrors {
     }
 }
 
-fn mean(figures: &[f64]) -> f64 {
-    figures.iter().sum::<f64>() / figures.len() as f64
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
 }
 
 /// First layer of a model, ready to measure windows: the table, its specification and cached rotary tables.

@@ -1,17 +1,17 @@
 //! Scores: one comparable number per window, computed from its statistics.
 
-mod figures;
 mod merge;
 pub mod percentile;
 pub mod presets;
 pub mod settings;
+mod summary;
 pub mod terms;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use figures::{ColumnFigures, Deviations, Sums};
 pub use settings::Score;
+pub use summary::{Deviations, SummaryStatistics, Sums};
 
 /// Version in the identity of every selection, raised when the same statistics and settings give other scores,
 /// thresholds or choices.
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(scored(Standardise::ZScore, &[0.3], &[1e-6]), [0.0]);
         assert_eq!(scored(Standardise::MinMax, &[0.3], &[1e-6]), [0.25]);
         assert!(scored(Standardise::ZScore, &[], &[]).is_empty());
-        assert_eq!(Scale::new(&[], Standardise::ZScore).figures, ColumnFigures::default());
+        assert_eq!(Scale::new(&[], Standardise::ZScore).summary, SummaryStatistics::default());
     }
 
     #[test]
@@ -165,9 +165,9 @@ mod tests {
 
     #[test]
     fn summaries_round_trip_through_json() {
-        let figures = Scale::new(&[1e-7, 3e-300, 5e-324], Standardise::ZScore).figures;
-        let text = serde_json::to_string(&figures).unwrap();
-        assert_eq!(serde_json::from_str::<ColumnFigures>(&text).unwrap(), figures);
+        let summary = Scale::new(&[1e-7, 3e-300, 5e-324], Standardise::ZScore).summary;
+        let text = serde_json::to_string(&summary).unwrap();
+        assert_eq!(serde_json::from_str::<SummaryStatistics>(&text).unwrap(), summary);
     }
 
     #[test]
@@ -182,9 +182,9 @@ mod tests {
         #[test]
         fn a_z_score_column_has_mean_zero_and_deviation_one(values in prop::collection::vec(0.0..1.0f64, 2..200)) {
             let flat = vec![0.0; values.len()];
-            let figures = ColumnFigures::from_values(values.iter().copied());
-            prop_assume!(figures.standard_deviation > 1e-6);
-            let after = ColumnFigures::from_values(scored(Standardise::ZScore, &values, &flat).into_iter());
+            let summary = SummaryStatistics::from_values(values.iter().copied());
+            prop_assume!(summary.standard_deviation > 1e-6);
+            let after = SummaryStatistics::from_values(scored(Standardise::ZScore, &values, &flat).into_iter());
             prop_assert!(after.mean.abs() < 1e-9 && (after.standard_deviation - 1.0).abs() < 1e-9);
         }
 

@@ -53,8 +53,8 @@ fn key_tokens_match_the_published_scheme() {
         let slices: Vec<&[u32]> =
             windows.iter().map(|window| &ids[window.start..window.end]).collect();
         let mut short = vec![0.0; ids.len()];
-        for (window, figures) in windows.iter().zip(model.forward(&slices).unwrap()) {
-            let losses = &figures.losses[window.first_scored - window.start - 1..];
+        for (window, output) in windows.iter().zip(model.forward(&slices).unwrap()) {
+            let losses = &output.losses[window.first_scored - window.start - 1..];
             short[window.first_scored..window.end].copy_from_slice(losses);
         }
         let is_key = |token: &usize| {

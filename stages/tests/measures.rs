@@ -10,7 +10,9 @@ use std::fs;
 
 use corpora::{shared, texts, token_bytes, tokenizer};
 use longsift_kernels::recurrence::{RecurrenceCounts, RecurrenceScan, WindowCounts};
-use longsift_stages::contract::{Decimal, FarDistance, Figures, Kind, Measure, Value, Window, hex};
+use longsift_stages::contract::{
+    Decimal, FarDistance, Kind, Measure, StatisticValues, Value, Window, hex,
+};
 use longsift_stages::first_layer_attention::FirstLayerAttention;
 use longsift_stages::measures::lexical::TextCounts;
 use longsift_stages::measures::recurrence::Recurrence;
@@ -119,7 +121,7 @@ fn check(
         });
         assert!(runs, "{name}: the runs that `bins_first4` counts");
     }
-    let figures = figures(&settings, ids, None)?;
+    let values = values(&settings, ids, None)?;
     let bits = |share: Option<f64>| share.map(f64::to_bits);
     let shares = [
         expected.far_recurrence,
@@ -129,26 +131,18 @@ fn check(
         expected.far_first4_share,
         expected.far_with_copies_share,
     ];
-    for ((column, value), share) in settings.columns().iter().zip(&figures).zip(shares) {
+    for ((column, value), share) in settings.columns().iter().zip(&values).zip(shares) {
         assert_eq!(bits(value.finite()), bits(share), "{name}: {}", column.name);
     }
     let bins = expected.bins.iter().map(|&tokens| tokens as f64).collect();
-    assert_eq!(
-        figures[6..8],
-        [Value::Numbers(bins), Value::Count(expected.min_distance)],
-        "{name}"
-    );
+    assert_eq!(values[6..8], [Value::Numbers(bins), Value::Count(expected.min_distance)], "{name}");
     Ok(())
 }
 
 /// `text` is the bytes, and the start of the second half.
-fn figures(
-    measure: &dyn Measure,
-    ids: &[u32],
-    text: Option<(&[u8], usize)>,
-) -> Outcome<Vec<Value>> {
+fn values(measure: &dyn Measure, ids: &[u32], text: Option<(&[u8], usize)>) -> Outcome<Vec<Value>> {
     let (text, text_half) = text.unzip();
-    Ok(measure.figures(&Window { ids, text, text_half, document: &[], evidence: &[] })?.0)
+    Ok(measure.statistics(&Window { ids, text, text_half, document: &[], evidence: &[] })?.0)
 }
 
 fn own_reference() -> Outcome<Reference> {
@@ -167,7 +161,7 @@ fn statistics_match_their_column_declarations() -> Outcome<()> {
     let measures: [&dyn Measure; 3] =
         [&Recurrence::default(), &Compression::default(), &Lexical::default()];
     for measure in measures {
-        let (columns, values) = (measure.columns(), figures(measure, &ids, Some((&text, 300)))?);
+        let (columns, values) = (measure.columns(), values(measure, &ids, Some((&text, 300)))?);
         let kind = |value: &Value| match value {
             Value::Null => None,
             Value::Number(_) => Some(Kind::Number),
@@ -177,8 +171,12 @@ fn statistics_match_their_column_declarations() -> Outcome<()> {
         let declared: Vec<_> = columns.iter().map(|column| Some(column.kind)).collect();
         assert_eq!(values.iter().map(kind).collect::<Vec<_>>(), declared, "{measure:?}");
         let mut bytes = Vec::new();
-        Figures(values.clone()).encode(&mut bytes);
-        assert_eq!(Figures::decode(&bytes, &columns), Some(Figures(values)), "{measure:?}");
+        StatisticValues(values.clone()).encode(&mut bytes);
+        assert_eq!(
+            StatisticValues::decode(&bytes, &columns),
+            Some(StatisticValues(values)),
+            "{measure:?}"
+        );
     }
     Ok(())
 }
@@ -316,7 +314,7 @@ impl SelectionCases {
             assert_eq!(counts, expected, "{name}");
             let share = |count| number(tokens > 0, count, tokens);
             let midrange = number(midrange_pairs >= 30, midrange_hits, midrange_pairs);
-            let values = figures(&Recurrence::default(), &ids, None)?;
+            let values = values(&Recurrence::default(), &ids, None)?;
             let expected = [share(periodic), share(repeated), midrange, share(frequent)];
             assert_eq!(values[8..], expected, "{name}");
         }
@@ -327,7 +325,7 @@ impl SelectionCases {
             let expected = TextCounts { digits: digit, above_blank, unbroken };
             assert_eq!(TextCounts::new(&text), expected, "{name}");
             let share = |count: usize, total: usize| number(total > 0, count as u64, total as u64);
-            let values = figures(&Lexical::default(), &[], Some((&text, 0)))?;
+            let values = values(&Lexical::default(), &[], Some((&text, 0)))?;
             assert_eq!(values[1..], [share(digit, above_blank), share(unbroken, bytes)], "{name}");
         }
         Ok(())
@@ -414,7 +412,7 @@ fn all_measures_have_the_quantiles_of_the_shared_corpora() -> Outcome<()> {
             let (text, half) = (bytes_of(ids), bytes_of(&ids[..TOKENS / 2]).len());
             let mut named = BTreeMap::new();
             for measure in measures {
-                let values = figures(measure, ids, Some((&text, half)))?;
+                let values = values(measure, ids, Some((&text, half)))?;
                 let scalars = measure.columns().into_iter().zip(values);
                 named.extend(scalars.filter_map(|(column, value)| {
                     Some((column.name.into_owned(), value.finite()?))

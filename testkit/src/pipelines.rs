@@ -20,7 +20,7 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// Pipeline over pre-tokenised documents of the folder `input`, with windows of `window_tokens`, that keeps half
+    /// Pipeline over pre-tokenized documents of the folder `input`, with windows of `window_tokens`, that keeps half
     /// of them.
     pub fn tokens(model: &str, window_tokens: usize) -> Self {
         Self {

@@ -118,8 +118,8 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
         Command::Inspect { model_dir, forward: Some(ids), backend, format } => {
             let text = files::read_limited(ids, MAX_IDS_BYTES)?;
             let ids = forward::token_ids(ids, &text)?;
-            let figures = forward::forward(model_dir, &ids, backend.name())?;
-            answer(*format, &figures)
+            let measurements = forward::forward(model_dir, &ids, backend.name())?;
+            answer(*format, &measurements)
         }
         Command::Inspect { model_dir, forward: None, backend: _, format } => {
             let page = inspect::inspect(model_dir)?;
@@ -204,9 +204,9 @@ fn bench(cli: &Cli, arguments: &BenchArguments, bars: bool) -> Result<u8> {
         (arguments.chart.as_deref(), Mark::DRAWING),
         (arguments.html.as_deref(), Mark::PAGE),
     ])?;
-    let bench = bench::bench(&arguments.options, &Progress::new(bars), &|figure| {
+    let bench = bench::bench(&arguments.options, &Progress::new(bars), &|measurement| {
         if !cli.quiet {
-            eprint(&format!("{figure}\n"));
+            eprint(&format!("{measurement}\n"));
         }
     })?;
     let json = || serde_json::to_vec_pretty(&bench).expect("plain data");

@@ -245,7 +245,7 @@ fn measure(plan: &Plan, of: &MeasureColumns) -> String {
     format!("windows → {}{by}", names.join(", "))
 }
 
-/// Describes a program that receives documents before they are tokenised.
+/// Describes a program that receives documents before they are tokenized.
 fn documents(program: &Program) -> String {
     let names = program.settings.statistics.iter().map(|statistic| statistic.name.as_str());
     let all: Vec<&str> = std::iter::once("kept documents").chain(names).collect();

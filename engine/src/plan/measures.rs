@@ -81,7 +81,7 @@ fn stage_measure(stage: &StageSettings) -> Option<&dyn Measure> {
     }
 }
 
-/// Checks the measures, score and filter for duplicate names, text that tokenised documents do not have, window lengths
+/// Checks the measures, score and filter for duplicate names, text that tokenized documents do not have, window lengths
 /// that are too short, unknown statistics, and contradictions. `is_output_column`: whether a statistic of this name would
 /// collide with a column of the output.
 pub(super) fn check(

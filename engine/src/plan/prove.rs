@@ -337,7 +337,7 @@ fn open_input(
     Some(dataset)
 }
 
-/// Returns the folder of the tokenizer, and the tokenizer: `Some(None)` for tokenised documents, `None` after a
+/// Returns the folder of the tokenizer, and the tokenizer: `Some(None)` for tokenized documents, `None` after a
 /// problem.
 #[expect(
     clippy::option_option,

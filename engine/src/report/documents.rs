@@ -68,10 +68,10 @@ pub struct DocumentOutcome {
     pub score: Option<f64>,
     /// Digest of the raw statistics and scores of all windows, for comparison.
     #[serde(skip)]
-    figures: u64,
-    /// Like `figures`, of the statistics that both runs have for all their windows.
+    digest_of_values: u64,
+    /// Like `digest_of_values`, of the statistics that both runs have for all their windows.
     #[serde(skip)]
-    common_figures: u64,
+    common_digest: u64,
     /// Digest of `samples`.
     #[serde(skip)]
     decisions: u64,
@@ -212,7 +212,7 @@ struct UnmatchedDocument<'a> {
 impl<'a> UnmatchedDocument<'a> {
     /// Shortens an outcome for the comparison across files, which may have other statistics.
     fn new(file: &'a str, (row, id, mut outcome): (i64, Option<String>, DocumentOutcome)) -> Self {
-        outcome.figures = outcome.common_figures;
+        outcome.digest_of_values = outcome.common_digest;
         outcome.samples = Vec::new();
         Self { file, row, id, outcome }
     }
@@ -404,16 +404,16 @@ fn outcomes_of_file(
         records;
     let mut outcomes = FileOutcomes::default();
     let documents = manifest.lock.settings["output"]["samples"] == "documents";
-    let of_fate = |fate: String| DocumentOutcome { fate, ..DocumentOutcome::default() };
+    let of_outcome = |fate: String| DocumentOutcome { fate, ..DocumentOutcome::default() };
     for record in units.get(file).into_iter().flatten() {
         if let Some(part) = &record.quarantine {
             quarantine::read_codes(&of_units.root.join(&part.path), |row, code| {
-                outcomes.by_row.insert(row, of_fate(format!("quarantined: {code}")));
+                outcomes.by_row.insert(row, of_outcome(format!("quarantined: {code}")));
             })?;
         }
         if let Some(part) = &record.dropped {
             for row in dropped::read(&of_units.root.join(&part.path))? {
-                outcomes.by_row.insert(row.input_row as i64, of_fate(row.reason.to_string()));
+                outcomes.by_row.insert(row.input_row as i64, of_outcome(row.reason.to_string()));
                 outcomes.add_id(file, row.input_row, row.id);
             }
         }
@@ -428,47 +428,47 @@ fn outcomes_of_file(
                 Ok(())
             })?;
         }
-        let (mut document, mut last_row) = (-1, -1);
+        let (mut last_document, mut last_row) = (-1, -1);
         let path = of_units.root.join(&record.scores.path);
         scores::read(&path, compared, |window| {
             let row = window.input_row as i64;
             if std::mem::replace(&mut last_row, row) != row {
                 outcomes.add_id(file, window.input_row, window.id);
             }
-            let fate = outcomes.by_row.entry(row).or_default();
-            fate.windows += 1;
+            let document = outcomes.by_row.entry(row).or_default();
+            document.windows += 1;
             let sample = (!documents).then_some(window.window as i32);
             let Some((reason, score)) = decisions.get(&(row, sample)) else { return Ok(()) };
             // Another run of the same scores with other guards may have measured some skipped windows; nothing depends
             // on them.
             let skipped = reason.as_ref().is_some_and(|reason| choice.is_early_rejection(reason));
-            for ((figure, guarded), is_common) in
+            for ((value, guarded), is_common) in
                 window.statistics.iter().zip(&guarded).zip(&is_common)
             {
-                let bits = match figure {
-                    Some(figure) if !(skipped && *guarded) => figure.to_bits(),
+                let bits = match value {
+                    Some(value) if !(skipped && *guarded) => value.to_bits(),
                     _ => NONE,
                 };
-                fate.add_figure(bits, *is_common);
+                document.add_value(bits, *is_common);
             }
             // A document is one sample, however many windows it has.
-            if documents && std::mem::replace(&mut document, row) == row {
+            if documents && std::mem::replace(&mut last_document, row) == row {
                 return Ok(());
             }
             let decision = SampleDecision { window: sample, reason: reason.clone() };
-            fate.decisions = digest(fate.decisions, &decision);
-            fate.samples.push(decision);
+            document.decisions = digest(document.decisions, &decision);
+            document.samples.push(decision);
             if let Some(reason) = reason {
                 // A row without kept samples counts as ranked if any of its samples was ranked.
-                if fate.kept == 0 && (fate.fate.is_empty() || **reason == *NOT_SELECTED) {
-                    fate.fate = reason.to_string();
+                if document.kept == 0 && (document.fate.is_empty() || **reason == *NOT_SELECTED) {
+                    document.fate = reason.to_string();
                 }
             } else {
-                fate.kept += 1;
-                "kept".clone_into(&mut fate.fate);
+                document.kept += 1;
+                "kept".clone_into(&mut document.fate);
             }
-            fate.add_figure(score.map_or(NONE, f64::to_bits), true);
-            fate.score = match (fate.score, *score) {
+            document.add_value(score.map_or(NONE, f64::to_bits), true);
+            document.score = match (document.score, *score) {
                 (Some(before), Some(now)) => Some(before.max(now)),
                 (before, now) => before.or(now),
             };
@@ -521,8 +521,8 @@ impl DocumentChange {
     }
 
     fn in_words(&self) -> String {
-        let show = |fate: &Option<DocumentOutcome>| {
-            fate.as_ref().map_or("missing".to_owned(), DocumentOutcome::in_words)
+        let show = |outcome: &Option<DocumentOutcome>| {
+            outcome.as_ref().map_or("missing".to_owned(), DocumentOutcome::in_words)
         };
         let (first, second) = (show(&self.first), show(&self.second));
         let (Some(before), Some(now)) = (&self.first, &self.second) else {
@@ -544,10 +544,10 @@ impl DocumentChange {
 }
 
 impl DocumentOutcome {
-    fn add_figure(&mut self, bits: u64, is_common: bool) {
-        self.figures = digest(self.figures, &bits);
+    fn add_value(&mut self, bits: u64, is_common: bool) {
+        self.digest_of_values = digest(self.digest_of_values, &bits);
         if is_common {
-            self.common_figures = digest(self.common_figures, &bits);
+            self.common_digest = digest(self.common_digest, &bits);
         }
     }
 

@@ -127,8 +127,8 @@ impl MetricsPage {
         dropped: &BTreeMap<String, u64>,
     ) {
         let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} gauge\n");
-        for (fate, count) in outcomes {
-            let labels = self.labelled(&[("fate", fate), ("reason", "")]);
+        for (outcome, count) in outcomes {
+            let labels = self.labelled(&[("fate", outcome), ("reason", "")]);
             let _ = writeln!(self.text, "{name}{labels} {count}");
         }
         for (reason, count) in dropped {

@@ -32,13 +32,13 @@ pub(crate) struct Page {
 
 #[derive(Debug)]
 pub(crate) struct KeyNumber {
-    pub(crate) figure: String,
+    pub(crate) value: String,
     pub(crate) label: String,
 }
 
 impl KeyNumber {
-    pub(crate) fn new(figure: impl Into<String>, label: impl Into<String>) -> Self {
-        Self { figure: figure.into(), label: label.into() }
+    pub(crate) fn new(value: impl Into<String>, label: impl Into<String>) -> Self {
+        Self { value: value.into(), label: label.into() }
     }
 }
 
@@ -81,7 +81,7 @@ pub(crate) enum Block {
     Bars(Bars),
     Heat(HeatMap),
     /// Charts and bars side by side.
-    Figures(Vec<CaptionedChart>),
+    Charts(Vec<CaptionedChart>),
     /// A text of the corpus with its statistics.
     Sample(SampleText),
     /// A text of the corpus with a background colour for each piece; `class` is that of the whole text.
@@ -178,7 +178,7 @@ pub(crate) struct SampleText {
     pub(crate) place: String,
     pub(crate) why: String,
     /// Statistics: name and formatted value.
-    pub(crate) figures: Vec<(String, String)>,
+    pub(crate) statistics: Vec<(String, String)>,
     /// Beginning, omission and end; `None` if the text is not shown.
     pub(crate) excerpt: Option<(String, String, String)>,
 }
@@ -198,9 +198,9 @@ pub(crate) struct TextPiece {
 
 impl SampleText {
     pub(crate) fn passage(title: String, text: &str) -> Self {
-        let (place, why, figures) = (String::new(), String::new(), Vec::new());
+        let (place, why, statistics) = (String::new(), String::new(), Vec::new());
         let excerpt = Some((text.to_owned(), String::new(), String::new()));
-        Self { title, place, why, figures, excerpt }
+        Self { title, place, why, statistics, excerpt }
     }
 
     fn class(&self) -> &'static str {

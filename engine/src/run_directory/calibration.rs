@@ -5,7 +5,7 @@ use std::path::Path;
 
 use longsift_stages::filter::budgets::Budget;
 use longsift_stages::filter::guards::Bounds;
-use longsift_stages::score::ColumnFigures;
+use longsift_stages::score::SummaryStatistics;
 use longsift_stages::score::percentile::Histogram;
 use longsift_stages::score::terms::{Combine, Scale, Scorer, Standardise, Term};
 use schemars::JsonSchema;
@@ -26,7 +26,7 @@ use crate::storage::{atomic, files};
 pub struct CalibratedGroup {
     /// Value of the `within` column; null for rows without one, and for the only group of a run without `within`.
     pub value: Option<String>,
-    /// Samples that pass every guard and have a score. Figures, deciles and parts are over these samples.
+    /// Samples that pass every guard and have a score. Summaries, deciles and parts are over these samples.
     pub count: u64,
     /// Samples that `keep_fraction` refers to, including those that a guard rejects.
     pub samples: u64,
@@ -34,7 +34,8 @@ pub struct CalibratedGroup {
     pub kept: u64,
     /// Totals of each statistic that is used, over the passing samples that have it. A statistic that no sample has is left
     /// out.
-    pub figures: BTreeMap<String, ColumnFigures>,
+    #[serde(rename = "figures")]
+    pub summaries: BTreeMap<String, SummaryStatistics>,
     /// Histograms by statistic, if a term uses percentiles.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub histograms: BTreeMap<String, Histogram>,
@@ -58,9 +59,9 @@ impl CalibratedGroup {
         standardise: Standardise,
     ) -> Option<Scorer> {
         let scale = |term: &Term| {
-            let (figures, histogram) =
-                (self.figures.get(&term.statistic), self.histograms.get(&term.statistic));
-            term.scale(standardise, figures.copied(), histogram.cloned())
+            let (summary, histogram) =
+                (self.summaries.get(&term.statistic), self.histograms.get(&term.statistic));
+            term.scale(standardise, summary.copied(), histogram.cloned())
         };
         let scales: Vec<Scale> = terms.iter().map(scale).collect::<Option<_>>()?;
         Scorer::new(terms, combine, standardise, &scales)

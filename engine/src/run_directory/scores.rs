@@ -15,7 +15,7 @@ use arrow_array::{
     Array, ArrayRef, Float64Array, Int32Array, Int64Array, ListArray, RecordBatch, StringArray,
 };
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use longsift_stages::contract::{Column, Figures, Kind, Value};
+use longsift_stages::contract::{Column, Kind, StatisticValues, Value};
 use serde_json::json;
 
 use super::table::{Table, column};
@@ -41,7 +41,7 @@ pub struct ScoredWindow<S = Vec<Option<f64>>> {
     pub windows: u32,
     /// Token range, in tokens of the document without BOS.
     pub tokens: (u64, u64),
-    /// Byte range of the window's text; `None` for pre-tokenised input.
+    /// Byte range of the window's text; `None` for pre-tokenized input.
     pub bytes: Option<(u64, u64)>,
     pub tokens_total: u64,
     /// Tokens of the scored sequence, including BOS.
@@ -52,7 +52,7 @@ pub struct ScoredWindow<S = Vec<Option<f64>>> {
 }
 
 /// Window with all its statistics by measure, in the order of the pipeline.
-pub type ScoreRow = ScoredWindow<Vec<Figures>>;
+pub type ScoreRow = ScoredWindow<Vec<StatisticValues>>;
 
 /// Columns that identify a window, independent of the measures.
 fn window_fields() -> Vec<Field> {
@@ -256,7 +256,7 @@ pub struct WindowLocation {
     pub window: u32,
     /// Token range, in tokens of the document without BOS.
     pub tokens: (u64, u64),
-    /// Byte range of the window's text; `None` for pre-tokenised input.
+    /// Byte range of the window's text; `None` for pre-tokenized input.
     pub bytes: Option<(u64, u64)>,
     pub tokens_total: u64,
 }
@@ -324,10 +324,10 @@ pub fn read_locations(path: &Path, lists: &[&str]) -> Result<WindowLocations> {
 
 /// Reads the statistics of `measures`, skipping measures that the score file does not contain. Calls `each` with the row, the
 /// index of the window, the index of the measure and the statistics. If all are null, the window may not have been measured.
-pub fn read_figures(
+pub fn read_statistics(
     path: &Path,
     measures: &[MeasureColumns],
-    mut each: impl FnMut(u64, u32, usize, Figures) -> Result<()>,
+    mut each: impl FnMut(u64, u32, usize, StatisticValues) -> Result<()>,
 ) -> Result<()> {
     let table = table(path);
     let wanted = |name: &str| {
@@ -351,7 +351,7 @@ pub fn read_figures(
             for row in 0..batch.num_rows() {
                 let values = columns.iter().map(|column| column.value(row)).collect();
                 let (row, window) = (rows.value(row) as u64, windows.value(row) as u32);
-                each(row, window, index, Figures(values))?;
+                each(row, window, index, StatisticValues(values))?;
             }
         }
         Ok(())
@@ -463,7 +463,7 @@ mod tests {
         MeasureColumns { measure: name.to_owned(), columns }
     }
 
-    fn row(window: u32, statistics: Vec<Figures>) -> ScoreRow {
+    fn row(window: u32, statistics: Vec<StatisticValues>) -> ScoreRow {
         ScoreRow {
             input_row: 7,
             id: "a".to_owned(),
@@ -486,12 +486,13 @@ mod tests {
             measure("one", &[("near", Kind::Number), ("bins", Kind::Numbers)]),
             measure("two", &[("k", Kind::Count)]),
         ];
-        let figures = |near, bins, k| vec![Figures(vec![near, bins]), Figures(vec![k])];
+        let values =
+            |near, bins, k| vec![StatisticValues(vec![near, bins]), StatisticValues(vec![k])];
         let numbers = Value::Numbers(vec![0.1, -0.0, f64::MIN_POSITIVE]);
         let rows = [
-            row(0, figures(Value::Number(0.1 + 0.2), numbers, Value::Count(1 << 40))),
-            row(1, figures(Value::Null, Value::Numbers(Vec::new()), Value::Null)),
-            row(2, figures(Value::Null, Value::Null, Value::Count(0))),
+            row(0, values(Value::Number(0.1 + 0.2), numbers, Value::Count(1 << 40))),
+            row(1, values(Value::Null, Value::Numbers(Vec::new()), Value::Null)),
+            row(2, values(Value::Null, Value::Null, Value::Count(0))),
         ];
         let batch = to_batch("f.parquet", &rows, &measures);
         assert!(is_table(&batch.schema()));
@@ -505,8 +506,8 @@ mod tests {
         let (found, _) = table(&path).shape().unwrap();
         assert_eq!(found.field_with_name("near").unwrap().metadata()[MEASURE], "one");
         let mut read_back = Vec::new();
-        read_figures(&path, &measures, |row, window, index, figures| {
-            read_back.push((row, window, index, figures));
+        read_statistics(&path, &measures, |row, window, index, values| {
+            read_back.push((row, window, index, values));
             Ok(())
         })
         .unwrap();
@@ -535,7 +536,7 @@ mod tests {
         assert!(absent.to_string().contains(OTHER_COLUMNS), "{absent}");
         // A measure that the file does not have is skipped.
         let other = [measure("three", &[("far", Kind::Number)])];
-        read_figures(&path, &other, |_, _, _, _| unreachable!("the column does not exist"))
+        read_statistics(&path, &other, |_, _, _, _| unreachable!("the column does not exist"))
             .unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! Whole documents before tokenisation: programs drop some of them and return statistics.
+//! Whole documents before tokenization: programs drop some of them and return statistics.
 //!
 //! Answers are stored per unit in `answers/` of the run directory, by command, digests of its files and version of the stage,
 //! so that reopening a unit never queries a document twice.
@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use longsift_stages::Reads;
-use longsift_stages::contract::{Column, Figures, Kind, Measure, Value};
+use longsift_stages::contract::{Column, Kind, Measure, StatisticValues, Value};
 
 use super::context::ScoreContext;
-use super::journal::{FigureKey, Header, Journal};
+use super::journal::{Header, Journal, StatisticsKey};
 use super::programs::{Question, QuestionContent};
 use super::retained::RetainedMeasure;
 use crate::base::error::Result;
@@ -33,7 +33,7 @@ pub struct JudgedDocument {
 #[derive(Debug)]
 pub enum DocumentVerdict {
     /// The document is cut into windows. Holds the statistics that all its windows share, each with the index of its measure.
-    Keep(Vec<(u16, Figures)>),
+    Keep(Vec<(u16, StatisticValues)>),
     /// A program drops it, for this reason.
     Drop(Arc<str>),
     Failed(BadRow),
@@ -57,7 +57,7 @@ pub(super) struct Judge<'a> {
 struct StoredAnswers {
     journal: Journal,
     /// Answers by row and index of the program: 1 if the row is dropped else 0, then its statistics.
-    known: HashMap<FigureKey, Figures>,
+    known: HashMap<StatisticsKey, StatisticValues>,
     /// Whether the journal is the permanent one, and not a temporary one next to a journal that another process has locked.
     is_own: bool,
 }
@@ -88,8 +88,8 @@ impl<'a> Judge<'a> {
                     continue;
                 };
                 let key = ((document.row, 0), program_index as u16);
-                if let Some(figures) = kept.known.remove(&key) {
-                    settled.push((index, Ok(figures)));
+                if let Some(values) = kept.known.remove(&key) {
+                    settled.push((index, Ok(values)));
                     continue;
                 }
                 pending.push((index, key));
@@ -102,32 +102,32 @@ impl<'a> Judge<'a> {
             self.context.programs.query(program, &questions, &mut |answer| {
                 if let Some((question, answer)) = answer {
                     let (index, key) = pending[question];
-                    let figures = answer.map(|reply| {
+                    let values = answer.map(|reply| {
                         let dropped = Value::Count(u64::from(reply.drop));
-                        Figures([vec![dropped], reply.values].concat())
+                        StatisticValues([vec![dropped], reply.values].concat())
                     });
-                    if let Ok(figures) = &figures {
-                        kept.journal.append(key, figures)?;
+                    if let Ok(values) = &values {
+                        kept.journal.append(key, values)?;
                     }
-                    settled.push((index, figures));
+                    settled.push((index, values));
                 }
                 kept.journal.sync_if_due(Instant::now())
             })?;
             let name = &program.settings.name;
-            for (index, figures) in settled {
+            for (index, values) in settled {
                 let JudgedDocument { document, verdict } = &mut judged[index];
-                match figures {
+                match values {
                     Err(why) => {
                         let (row, stage) = (document.row, name.clone().into());
                         *verdict = DocumentVerdict::Failed(BadRow { row, stage, error: why });
                     }
-                    Ok(figures) if figures.0[0] == Value::Count(1) => {
+                    Ok(values) if values.0[0] == Value::Count(1) => {
                         *verdict = DocumentVerdict::Drop(format!("dropped_by_{name}").into());
                     }
-                    Ok(mut figures) => {
+                    Ok(mut values) => {
                         if let (DocumentVerdict::Keep(all), Some(measure)) = (verdict, measure) {
-                            figures.0.remove(0);
-                            all.push((measure, figures));
+                            values.0.remove(0);
+                            all.push((measure, values));
                         }
                     }
                 }

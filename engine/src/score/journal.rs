@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! header  [u32 length][u32 crc32][JSON: fingerprint of the unit's windows, each measure with its fingerprint and columns]
-//! record  [u32 length][u32 crc32][row u64][window u32][measure u16][figures]   little-endian
+//! record  [u32 length][u32 crc32][row u64][window u32][measure u16][values]   little-endian
 //! ```
 //!
 //! `measure` is an index into the header's lists. If the lists differ, statistics of measures that both have are kept. A record
@@ -18,7 +18,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use longsift_stages::contract::Figures;
+use longsift_stages::contract::StatisticValues;
 use serde::{Deserialize, Serialize};
 
 use super::retained::RetainedMeasure;
@@ -35,10 +35,10 @@ const SYNC_INTERVAL: Duration = Duration::from_secs(10);
 pub type WindowKey = (u64, u32);
 
 /// Window, and index of the measure in the header.
-pub type FigureKey = (WindowKey, u16);
+pub type StatisticsKey = (WindowKey, u16);
 
 /// Marks a window without statistics of a measure: excluded by a guard or by sampling, or nothing was retained.
-pub const NOT_MEASURED: Figures = Figures(Vec::new());
+pub const NOT_MEASURED: StatisticValues = StatisticValues(Vec::new());
 
 /// Header of a journal: what its statistics depend on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,7 +86,7 @@ impl Journal {
         path: &Path,
         header: &Header,
         exclusive: bool,
-    ) -> Result<(Self, HashMap<FigureKey, Figures>)> {
+    ) -> Result<(Self, HashMap<StatisticsKey, StatisticValues>)> {
         let (path, claim) = claim(path, exclusive)?;
         let bytes = files::read_if_present(&path)?.unwrap_or_default();
         let Replayed { finished, whole, same } = replay(&bytes, header);
@@ -107,7 +107,7 @@ impl Journal {
         let mut journal = Self::begin(&new, header, claim)?;
         let mut kept: Vec<_> = finished.iter().collect();
         kept.sort_unstable_by_key(|(key, _)| **key);
-        kept.into_iter().try_for_each(|(key, figures)| journal.append(*key, figures))?;
+        kept.into_iter().try_for_each(|(key, values)| journal.append(*key, values))?;
         journal.sync()?;
         files::rename(&new, &path)?;
         files::fsync_folder(path.parent().unwrap_or(&path))?;
@@ -121,12 +121,16 @@ impl Journal {
         Ok(journal)
     }
 
-    pub fn append(&mut self, ((row, window), measure): FigureKey, figures: &Figures) -> Result<()> {
+    pub fn append(
+        &mut self,
+        ((row, window), measure): StatisticsKey,
+        values: &StatisticValues,
+    ) -> Result<()> {
         let mut payload = Vec::new();
         payload.extend(row.to_le_bytes());
         payload.extend(window.to_le_bytes());
         payload.extend(measure.to_le_bytes());
-        figures.encode(&mut payload);
+        values.encode(&mut payload);
         self.write(&payload)?;
         self.unsynced.get_or_insert_with(Instant::now);
         Ok(())
@@ -186,17 +190,17 @@ fn unique_name(path: &Path) -> PathBuf {
 }
 
 /// Decodes the key of a record and returns the bytes of its statistics.
-fn decode(payload: &[u8]) -> Option<(FigureKey, &[u8])> {
+fn decode(payload: &[u8]) -> Option<(StatisticsKey, &[u8])> {
     let (row, rest) = payload.split_first_chunk()?;
     let (window, rest) = rest.split_first_chunk()?;
-    let (measure, figures) = rest.split_first_chunk()?;
+    let (measure, values) = rest.split_first_chunk()?;
     let key = (u64::from_le_bytes(*row), u32::from_le_bytes(*window));
-    Some(((key, u16::from_le_bytes(*measure)), figures))
+    Some(((key, u16::from_le_bytes(*measure)), values))
 }
 
 struct Replayed {
     /// Statistics of measures of the current header, by their index there.
-    finished: HashMap<FigureKey, Figures>,
+    finished: HashMap<StatisticsKey, StatisticValues>,
     /// Bytes of the intact records.
     whole: usize,
     /// Whether the header equals the current one.
@@ -215,21 +219,21 @@ fn replay(bytes: &[u8], now: &Header) -> Replayed {
     let indexes: Vec<Option<usize>> = before.all().map(index).collect();
     let columns: Vec<MeasureColumns> = now.all().map(RetainedMeasure::columns).collect();
     while let Some((payload, after)) = next_record(rest) {
-        let Some(((key, measure), figures)) = decode(payload) else { break };
+        let Some(((key, measure), values)) = decode(payload) else { break };
         match indexes.get(usize::from(measure)) {
             None => break,
             // The measure is no longer planned, or has changed.
             Some(None) => {}
-            Some(&Some(index)) if figures.is_empty() => {
+            Some(&Some(index)) if values.is_empty() => {
                 if index >= now.measures.len() {
                     replayed.finished.insert((key, index as u16), NOT_MEASURED);
                 }
             }
             Some(&Some(index)) => {
-                let Some(figures) = Figures::decode(figures, &columns[index].columns) else {
+                let Some(values) = StatisticValues::decode(values, &columns[index].columns) else {
                     break;
                 };
-                replayed.finished.insert((key, index as u16), figures);
+                replayed.finished.insert((key, index as u16), values);
             }
         }
         rest = after;
@@ -274,12 +278,15 @@ mod tests {
         header(windows, &[("one", "1"), ("two", "2")])
     }
 
-    fn open(path: &Path, header: &Header) -> (Journal, HashMap<FigureKey, Figures>) {
+    fn open(path: &Path, header: &Header) -> (Journal, HashMap<StatisticsKey, StatisticValues>) {
         Journal::open(path, header, false).unwrap()
     }
 
-    fn figures(seed: f64) -> Figures {
-        Figures(vec![Value::Number(seed / 3.0), Value::Numbers(vec![seed, f64::MIN_POSITIVE])])
+    fn values(seed: f64) -> StatisticValues {
+        StatisticValues(vec![
+            Value::Number(seed / 3.0),
+            Value::Numbers(vec![seed, f64::MIN_POSITIVE]),
+        ])
     }
 
     #[test]
@@ -289,16 +296,16 @@ mod tests {
         let (mut journal, finished) = open(&path, &two("w1"));
         assert!(finished.is_empty());
         for window in 0..5 {
-            journal.append(((7, window), 0), &figures(f64::from(window) + 0.1)).unwrap();
-            let count = Figures(vec![Value::Count(u64::from(window) << 40)]);
+            journal.append(((7, window), 0), &values(f64::from(window) + 0.1)).unwrap();
+            let count = StatisticValues(vec![Value::Count(u64::from(window) << 40)]);
             journal.append(((7, window), 1), &count).unwrap();
         }
         journal.sync().unwrap();
         drop(journal);
         let (_, finished) = open(&path, &two("w1"));
         assert_eq!(finished.len(), 10);
-        assert_eq!(finished[&((7, 3), 0)], figures(3.1));
-        assert_eq!(finished[&((7, 3), 1)], Figures(vec![Value::Count(3 << 40)]));
+        assert_eq!(finished[&((7, 3), 0)], values(3.1));
+        assert_eq!(finished[&((7, 3), 1)], StatisticValues(vec![Value::Count(3 << 40)]));
         let (_, finished) = open(&path, &two("w2"));
         assert!(finished.is_empty(), "other windows start afresh");
     }
@@ -308,14 +315,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("unit");
         let (mut journal, _) = open(&path, &two("w"));
-        journal.append(((0, 0), 0), &figures(0.5)).unwrap();
-        journal.append(((0, 0), 1), &Figures(vec![Value::Count(9)])).unwrap();
+        journal.append(((0, 0), 0), &values(0.5)).unwrap();
+        journal.append(((0, 0), 1), &StatisticValues(vec![Value::Count(9)])).unwrap();
         journal.sync().unwrap();
         drop(journal);
         // The first has changed, a third was added, and the second is now the first.
         let now = header("w", &[("two", "2"), ("one", "changed")]);
         let opened = open(&path, &now);
-        let kept = HashMap::from([(((0, 0), 0), Figures(vec![Value::Count(9)]))]);
+        let kept = HashMap::from([(((0, 0), 0), StatisticValues(vec![Value::Count(9)]))]);
         assert_eq!(opened.1, kept);
         assert!(is_claimed(&path).unwrap(), "the file that replaces it is claimed as well");
         drop(opened);
@@ -333,7 +340,7 @@ mod tests {
             Header { retained: vec![measure(&("two", "2"))], ..header("w", &[("one", "1")]) };
         let (mut journal, _) = open(&path, &retaining);
         journal.append(((0, 0), 1), &NOT_MEASURED).unwrap();
-        journal.append(((0, 1), 1), &Figures(vec![Value::Count(9)])).unwrap();
+        journal.append(((0, 1), 1), &StatisticValues(vec![Value::Count(9)])).unwrap();
         journal.sync().unwrap();
         drop(journal);
         let names = |measures: Vec<RetainedMeasure>| -> Vec<String> {
@@ -341,7 +348,7 @@ mod tests {
         };
         assert_eq!(names(Header::measures_at(&path, "w").unwrap()), ["one", "two"]);
         assert_eq!(Header::measures_at(&path, "other").unwrap(), []);
-        let of_one = (((0, 1), 1), Figures(vec![Value::Count(9)]));
+        let of_one = (((0, 1), 1), StatisticValues(vec![Value::Count(9)]));
         let both = HashMap::from([(((0, 0), 1), NOT_MEASURED), of_one.clone()]);
         assert_eq!(open(&path, &retaining).1, both, "still retained");
         assert_eq!(open(&path, &two("w")).1, HashMap::from([of_one]), "to be measured");
@@ -352,7 +359,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("unit");
         let (mut journal, _) = open(&path, &two("w"));
-        journal.append(((0, 0), 0), &figures(0.5)).unwrap();
+        journal.append(((0, 0), 0), &values(0.5)).unwrap();
         let on_disk = || std::fs::read(&path).unwrap().len();
         let before = on_disk();
         journal.sync_if_due(Instant::now()).unwrap();
@@ -366,7 +373,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("unit");
         let (mut first, _) = open(&path, &two("w"));
-        first.append(((0, 0), 0), &figures(0.5)).unwrap();
+        first.append(((0, 0), 0), &values(0.5)).unwrap();
         first.sync().unwrap();
         assert!(is_claimed(&path).unwrap());
         let (second, finished) = open(&path, &two("w"));
@@ -384,7 +391,7 @@ mod tests {
         let path = folder.path().join("unit");
         let (mut journal, _) = open(&path, &two("w"));
         for window in 0..3 {
-            journal.append(((0, window), 0), &figures(0.5)).unwrap();
+            journal.append(((0, window), 0), &values(0.5)).unwrap();
         }
         journal.sync().unwrap();
         drop(journal);
@@ -398,12 +405,12 @@ mod tests {
             let mut damaged = bytes.clone();
             damaged[cut] ^= 0x20;
             let finished = replayed(&damaged).finished;
-            assert!(finished.values().all(|found| *found == figures(0.5)));
+            assert!(finished.values().all(|found| *found == values(0.5)));
         }
         std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
         let (mut journal, finished) = open(&path, &now);
         assert_eq!(finished.len(), 2);
-        journal.append(((0, 2), 0), &figures(0.5)).unwrap();
+        journal.append(((0, 2), 0), &values(0.5)).unwrap();
         journal.sync().unwrap();
         assert_eq!(
             std::fs::read(&path).unwrap(),

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use longsift_kernels::HeadSums;
-use longsift_stages::contract::{Evidence, Figures, Measure, RowError, Value, Window};
+use longsift_stages::contract::{Evidence, Measure, RowError, StatisticValues, Value, Window};
 use longsift_stages::first_layer_attention::WindowTokens;
 use longsift_stages::tokenize::windows::TokenWindow;
 use rayon::prelude::*;
 
 use super::context::{OnDevices, ScoreContext};
-use super::journal::{FigureKey, Journal, NOT_MEASURED, WindowKey};
+use super::journal::{Journal, NOT_MEASURED, StatisticsKey, WindowKey};
 use super::passes::{STOP_INTERVAL, device_panicked, no_device};
 use super::prepare::{CutDocument, Preparation, Prepared};
 use super::programs::{Answer, Question, QuestionContent};
@@ -23,7 +23,7 @@ use crate::devices::scheduler::SchedulerMessage;
 use crate::plan::cascade::PrecedingGuard;
 use crate::plan::sampling;
 
-pub(crate) type Measured = std::result::Result<Figures, RowError>;
+pub(crate) type Measured = std::result::Result<StatisticValues, RowError>;
 
 pub(super) struct Measuring<'a> {
     context: &'a ScoreContext<'a>,
@@ -33,9 +33,9 @@ pub(super) struct Measuring<'a> {
     /// For each retained measure, whether statistics that may have existed are missing.
     pub(super) lost: Vec<bool>,
     /// Statistics of the journal that no batch has used yet.
-    finished: HashMap<FigureKey, Figures>,
+    finished: HashMap<StatisticsKey, StatisticValues>,
     /// Windows submitted to the scheduler, by its ids.
-    submitted: BTreeMap<u64, FigureKey>,
+    submitted: BTreeMap<u64, StatisticsKey>,
     next_id: u64,
     /// Windows of the active batches.
     windows: HashMap<WindowKey, OpenWindow>,
@@ -47,7 +47,7 @@ struct OpenWindow {
     /// Tokens of the scored sequence, including BOS.
     tokens: u64,
     /// By measure: those of the plan, `None` until it has finished, then the retained ones.
-    figures: Vec<Option<Measured>>,
+    values: Vec<Option<Measured>>,
     /// By measure of the plan, whether a guard before it skips the window. Statistics of a run with other guards may exist
     /// nevertheless.
     skipped: Vec<bool>,
@@ -58,11 +58,11 @@ struct OpenWindow {
 impl OpenWindow {
     /// Whether a measure of the plan has not finished.
     fn lacks(&self, measure_index: u16) -> bool {
-        self.figures[usize::from(measure_index)].is_none()
+        self.values[usize::from(measure_index)].is_none()
     }
 
     fn is_whole(&self) -> bool {
-        self.figures.iter().all(Option::is_some)
+        self.values.iter().all(Option::is_some)
     }
 }
 
@@ -71,7 +71,7 @@ impl<'a> Measuring<'a> {
         context: &'a ScoreContext<'a>,
         journal: Journal,
         retained: usize,
-        finished: HashMap<FigureKey, Figures>,
+        finished: HashMap<StatisticsKey, StatisticValues>,
     ) -> Self {
         let planned = context.plan.measures.indices().end;
         Self {
@@ -94,16 +94,16 @@ impl<'a> Measuring<'a> {
         for (key, _, window) in windows_to_measure(documents) {
             let mut finished = |measure_index| self.finished.remove(&(key, measure_index));
             let planned = self.context.plan.measures.indices();
-            let mut figures: Vec<_> = planned.map(|index| finished(index).map(Ok)).collect();
-            let skipped = vec![false; figures.len()];
+            let mut values: Vec<_> = planned.map(|index| finished(index).map(Ok)).collect();
+            let skipped = vec![false; values.len()];
             for (measure_index, lost) in self.retained.clone().zip(&mut self.lost) {
                 let finished = finished(measure_index);
                 *lost |= finished.is_none();
-                figures.push(Some(Ok(finished.unwrap_or(NOT_MEASURED))));
+                values.push(Some(Ok(finished.unwrap_or(NOT_MEASURED))));
             }
             let tokens =
                 window.token_end - window.token_start + u64::from(self.context.plan.bos.count);
-            self.windows.insert(key, OpenWindow { tokens, figures, skipped, new: false });
+            self.windows.insert(key, OpenWindow { tokens, values, skipped, new: false });
         }
         self.store_answers(documents)?;
         cascade.first.iter().try_for_each(|round| self.measure_here(documents, round))?;
@@ -185,13 +185,13 @@ impl<'a> Measuring<'a> {
 
     /// Values of a guard's statistic, of the windows of a sample that its measure runs on.
     fn guard_values(&self, guard: &PrecedingGuard, sample: &[WindowKey]) -> Vec<f64> {
-        let figures = sample.iter().map(|key| &self.windows[key].figures[usize::from(guard.reads)]);
-        let measured = figures.filter(|figures| **figures != Some(Ok(NOT_MEASURED)));
-        let value = |figures: &Option<Measured>| {
-            let figures = figures.as_ref()?.as_ref().ok()?;
-            figures.0.get(guard.column).and_then(Value::finite)
+        let values = sample.iter().map(|key| &self.windows[key].values[usize::from(guard.reads)]);
+        let measured = values.filter(|values| **values != Some(Ok(NOT_MEASURED)));
+        let value = |values: &Option<Measured>| {
+            let values = values.as_ref()?.as_ref().ok()?;
+            values.0.get(guard.column).and_then(Value::finite)
         };
-        measured.map(|figures| value(figures).unwrap_or(f64::NAN)).collect()
+        measured.map(|values| value(values).unwrap_or(f64::NAN)).collect()
     }
 
     /// Skips a measure for windows of a batch outside its sample.
@@ -215,9 +215,9 @@ impl<'a> Measuring<'a> {
     /// Assigns to all windows of a document the statistics that programs returned for the document.
     fn store_answers(&mut self, documents: &[Prepared]) -> Result<()> {
         for (key, cut, _) in windows_to_measure(documents) {
-            for (measure_index, figures) in &cut.answers {
+            for (measure_index, values) in &cut.answers {
                 if self.windows[&key].lacks(*measure_index) {
-                    self.record_result((key, *measure_index), Ok(figures.clone()))?;
+                    self.record_result((key, *measure_index), Ok(values.clone()))?;
                 }
             }
         }
@@ -253,17 +253,18 @@ impl<'a> Measuring<'a> {
                 let (text, text_half) = cut.text_of(window, plan.bos);
                 let results = missing.map(|((measure_index, measure), document)| {
                     let window = Window { ids: &ids, text, text_half, document, evidence: &[] };
-                    ((key, *measure_index), measure.figures(&window))
+                    ((key, *measure_index), measure.statistics(&window))
                 });
                 results.collect::<Vec<_>>()
             };
             cut.windows.par_iter().flat_map_iter(of_window).collect::<Vec<_>>()
         };
-        let measured: Vec<(FigureKey, Measured)> = self.context.progress.timed("measures", || {
-            let all: Vec<_> = to_measure(documents).collect();
-            all.into_par_iter().flat_map_iter(of_document).collect()
-        });
-        measured.into_iter().try_for_each(|(key, figures)| self.record_result(key, figures))?;
+        let measured: Vec<(StatisticsKey, Measured)> =
+            self.context.progress.timed("measures", || {
+                let all: Vec<_> = to_measure(documents).collect();
+                all.into_par_iter().flat_map_iter(of_document).collect()
+            });
+        measured.into_iter().try_for_each(|(key, values)| self.record_result(key, values))?;
         elsewhere.into_iter().try_for_each(|(measure_index, measure)| {
             match plan.whole_models.get(&measure_index) {
                 Some(_) => self.run_whole_model(documents, measure_index, measure),
@@ -298,7 +299,7 @@ impl<'a> Measuring<'a> {
                 let Question { row, window, .. } = questions[index];
                 self.record_result(
                     ((row, window), measure_index),
-                    figures_from_answer(measure, answer),
+                    statistics_from_answer(measure, answer),
                 )
             })
         })
@@ -322,8 +323,8 @@ impl<'a> Measuring<'a> {
         let model = model.expect("a run starts the devices of every whole model");
         self.context.progress.timed("language-model", || {
             model.run(measure, &ids, &mut |result| {
-                let Some((index, figures)) = result else { return self.poll() };
-                self.record_result((missing[index].0, measure_index), figures)
+                let Some((index, values)) = result else { return self.poll() };
+                self.record_result((missing[index].0, measure_index), values)
             })
         })
     }
@@ -338,23 +339,23 @@ impl<'a> Measuring<'a> {
             .filter(move |(key, ..)| self.windows[key].lacks(measure_index))
     }
 
-    fn record_result(&mut self, key: FigureKey, figures: Measured) -> Result<()> {
-        if let Ok(figures) = &figures {
-            self.journal.append(key, figures)?;
+    fn record_result(&mut self, key: StatisticsKey, values: Measured) -> Result<()> {
+        if let Ok(values) = &values {
+            self.journal.append(key, values)?;
         }
         if let Some(open) = self.windows.get_mut(&key.0) {
-            open.new |= figures.is_ok();
+            open.new |= values.is_ok();
         }
-        self.store_result(key, figures);
+        self.store_result(key, values);
         Ok(())
     }
 
-    fn store_result(&mut self, (window, measure_index): FigureKey, figures: Measured) {
+    fn store_result(&mut self, (window, measure_index): StatisticsKey, values: Measured) {
         let Some(open) = self.windows.get_mut(&window) else { return };
         let was_whole = open.is_whole();
-        open.figures[usize::from(measure_index)] = Some(figures);
+        open.values[usize::from(measure_index)] = Some(values);
         // A window that no measure runs on counts as finished here.
-        let planned = &open.figures[..open.skipped.len()];
+        let planned = &open.values[..open.skipped.len()];
         let is_new = open.new || planned.iter().all(|of| *of == Some(Ok(NOT_MEASURED)));
         if is_new && !was_whole && open.is_whole() {
             self.measured.push(window);
@@ -386,7 +387,7 @@ impl<'a> Measuring<'a> {
             SchedulerMessage::Window { id, result } => {
                 let Some(key) = self.submitted.remove(&id) else { return Ok(()) };
                 let measure = self.context.plan.measure(key.1);
-                self.record_result(key, figures_from_attention(measure, result))
+                self.record_result(key, statistics_from_attention(measure, result))
             }
             SchedulerMessage::Step { device, step } => match self.context.devices {
                 Some(OnDevices { watch, .. }) => watch.step(device, &step),
@@ -405,13 +406,13 @@ impl<'a> Measuring<'a> {
     pub(super) fn take_window(
         &mut self,
         window: WindowKey,
-    ) -> std::result::Result<(Vec<Figures>, Vec<bool>), (usize, RowError)> {
+    ) -> std::result::Result<(Vec<StatisticValues>, Vec<bool>), (usize, RowError)> {
         let open = self.windows.remove(&window).expect("a window is taken once");
-        let figures = open.figures.into_iter().enumerate().map(|(measure_index, figures)| {
-            let figures = figures.expect("every window of a finished batch has ended");
-            figures.map_err(|why| (measure_index, why))
+        let values = open.values.into_iter().enumerate().map(|(measure_index, values)| {
+            let values = values.expect("every window of a finished batch has ended");
+            values.map_err(|why| (measure_index, why))
         });
-        Ok((figures.collect::<std::result::Result<_, _>>()?, open.skipped))
+        Ok((values.collect::<std::result::Result<_, _>>()?, open.skipped))
     }
 
     /// Cancels queued windows, waits for active ones and syncs the journal.
@@ -431,19 +432,19 @@ impl<'a> Measuring<'a> {
 }
 
 /// Computes the statistics of a window from attention sums of a device.
-pub(crate) fn figures_from_attention(
+pub(crate) fn statistics_from_attention(
     measure: &dyn Measure,
     result: std::result::Result<(Arc<WindowTokens>, HeadSums), RowError>,
 ) -> Measured {
     let (window, sums) = result?;
     let evidence = [Evidence::Attention(sums)];
-    measure.figures(&Window { ids: &window.ids, evidence: &evidence, ..Window::default() })
+    measure.statistics(&Window { ids: &window.ids, evidence: &evidence, ..Window::default() })
 }
 
 /// Computes the statistics of a window from the answer of a program.
-pub(crate) fn figures_from_answer(measure: &dyn Measure, answer: Answer) -> Measured {
+pub(crate) fn statistics_from_answer(measure: &dyn Measure, answer: Answer) -> Measured {
     let evidence = [Evidence::Answers(answer?.values)];
-    measure.figures(&Window { evidence: &evidence, ..Window::default() })
+    measure.statistics(&Window { evidence: &evidence, ..Window::default() })
 }
 
 type BatchWindow<'d> = (WindowKey, &'d CutDocument, &'d TokenWindow);

@@ -8,7 +8,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use longsift_stages::contract::compute::{DeviceFailure, ForwardResult};
-use longsift_stages::contract::{Evidence, Figures, ForwardFigures, Measure, RowError, Window};
+use longsift_stages::contract::{
+    Evidence, ForwardStatistics, Measure, RowError, StatisticValues, Window,
+};
 use longsift_stages::shard_across_devices::ShardBy;
 
 use super::watch::Watch;
@@ -30,7 +32,7 @@ pub(crate) type Group = Vec<Vec<u32>>;
 
 pub(crate) type PassScheduler<'a> = Scheduler<'a, Group, ForwardResult>;
 
-type PassResult = std::result::Result<Figures, RowError>;
+type PassResult = std::result::Result<StatisticValues, RowError>;
 
 /// Whole model of a plan as work for devices.
 pub(crate) struct Passes<'a> {
@@ -179,7 +181,7 @@ impl ModelOnDevices<'_> {
                             for (index, made) in
                                 places.iter().zip(finished(made, self.passes.stop)?)
                             {
-                                let result = figures(measure, windows[*index], made);
+                                let result = statistics(measure, windows[*index], made);
                                 on_result(Some((*index, result)))?;
                             }
                         }
@@ -230,9 +232,13 @@ pub(super) fn out_of_vocabulary(ids: &[u32], of: &str, vocabulary: u64) -> Optio
 }
 
 /// Computes the statistics of a measure from the output of a whole model.
-pub(crate) fn figures(measure: &dyn Measure, ids: &[u32], made: ForwardFigures) -> PassResult {
+pub(crate) fn statistics(
+    measure: &dyn Measure,
+    ids: &[u32],
+    made: ForwardStatistics,
+) -> PassResult {
     let evidence = [Evidence::Forward(made)];
-    measure.figures(&Window { ids, evidence: &evidence, ..Window::default() })
+    measure.statistics(&Window { ids, evidence: &evidence, ..Window::default() })
 }
 
 /// Runs one window through a whole model on the first device.
@@ -243,7 +249,7 @@ pub(crate) fn forward(
     whole: &WholeModelPlan,
     ids: &[u32],
     stop: &Stop,
-) -> Result<std::result::Result<ForwardFigures, RowError>> {
+) -> Result<std::result::Result<ForwardStatistics, RowError>> {
     let vocabulary = whole.model.spec().vocabulary_size;
     if let Some(why) = out_of_vocabulary(ids, " of the window", vocabulary) {
         return Ok(Err(why));
@@ -256,7 +262,7 @@ pub(crate) fn forward(
 }
 
 /// Returns the results of a pass that was not abandoned.
-fn finished(made: ForwardResult, stop: &Stop) -> Result<Vec<ForwardFigures>> {
+fn finished(made: ForwardResult, stop: &Stop) -> Result<Vec<ForwardStatistics>> {
     let made = made.map_err(|why| Failure::from(Diagnostic::from(why)))?;
     if made.is_none() {
         stop.check()?;

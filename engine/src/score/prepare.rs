@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use longsift_stages::contract::{Figures, RowError};
+use longsift_stages::contract::{RowError, StatisticValues};
 use longsift_stages::tokenize::encoder::EncodedText;
 use longsift_stages::tokenize::windows::{Cut, TokenWindow};
 use rayon::prelude::*;
@@ -18,7 +18,7 @@ use crate::plan::encoded::tokenize;
 use crate::plan::options::Bos;
 use crate::run_directory::quarantine::BadRow;
 
-/// Document, tokenised and cut.
+/// Document, tokenized and cut.
 #[derive(Debug)]
 pub struct Prepared {
     pub row: u64,
@@ -49,10 +49,10 @@ pub enum Preparation {
 pub struct CutDocument {
     /// Token ids, without BOS.
     pub ids: Vec<u32>,
-    /// End of each token in the text, moved to the end of its character, and the length of the text; `None` for pre-tokenised
+    /// End of each token in the text, moved to the end of its character, and the length of the text; `None` for pre-tokenized
     /// documents.
     pub ends: Option<EncodedText>,
-    /// Length of the text in bytes; 0 for pre-tokenised documents.
+    /// Length of the text in bytes; 0 for pre-tokenized documents.
     pub text_bytes: usize,
     /// Text, if a measure needs it.
     pub text: Option<DocumentText>,
@@ -62,7 +62,7 @@ pub struct CutDocument {
     /// Hash of the text or the tokens.
     pub content_hash: String,
     /// Statistics that programs returned for the document, with the index of their measure.
-    pub answers: Vec<(u16, Figures)>,
+    pub answers: Vec<(u16, StatisticValues)>,
 }
 
 impl CutDocument {
@@ -71,7 +71,7 @@ impl CutDocument {
         &self.ids[window.token_start as usize..window.token_end as usize]
     }
 
-    /// Byte range of a window in the document's text; `None` for pre-tokenised documents.
+    /// Byte range of a window in the document's text; `None` for pre-tokenized documents.
     pub fn bytes_of(&self, window: &TokenWindow) -> Option<Range<usize>> {
         let (start, end) = (window.token_start as usize, window.token_end as usize);
         Some(self.ends.as_ref()?.byte_range(start, end, self.text_bytes))
@@ -89,7 +89,7 @@ impl CutDocument {
     }
 }
 
-/// Tokenises and cuts a batch of documents in parallel; results are in the order of the documents.
+/// Tokenizes and cuts a batch of documents in parallel; results are in the order of the documents.
 pub fn prepare(plan: &Plan, file: &str, documents: Vec<JudgedDocument>) -> Vec<Prepared> {
     documents
         .into_par_iter()
@@ -119,7 +119,7 @@ fn outcome(
     plan: &Plan,
     location: String,
     document: Document,
-    answers: Vec<(u16, Figures)>,
+    answers: Vec<(u16, StatisticValues)>,
 ) -> Result<Preparation, StageError> {
     let content = document.content.map_err(|error| ("input", error))?;
     let id_bytes = document.id.as_ref().map_or(0, String::len);
@@ -153,7 +153,7 @@ fn cut(
     ends: Option<EncodedText>,
     text: Option<DocumentText>,
     content_hash: String,
-    answers: Vec<(u16, Figures)>,
+    answers: Vec<(u16, StatisticValues)>,
 ) -> Result<Preparation, StageError> {
     let tokens_total = ids.len() as u64;
     if tokens_total == 0 {

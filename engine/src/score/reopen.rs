@@ -4,9 +4,9 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use longsift_stages::contract::{Figures, Value};
+use longsift_stages::contract::{StatisticValues, Value};
 
-use super::journal::{FigureKey, Header, Journal, NOT_MEASURED};
+use super::journal::{Header, Journal, NOT_MEASURED, StatisticsKey};
 use super::retained::{self, RetainedMeasure};
 use crate::base::error::Result;
 use crate::dataset::units::WorkUnit;
@@ -19,7 +19,7 @@ use crate::storage::files;
 
 pub(super) struct OpenJournal {
     pub(super) journal: Journal,
-    pub(super) finished: HashMap<FigureKey, Figures>,
+    pub(super) finished: HashMap<StatisticsKey, StatisticValues>,
     /// Measures whose indexes follow those of the plan.
     pub(super) retained: Vec<RetainedMeasure>,
 }
@@ -137,7 +137,7 @@ fn reopen(
         return Ok(false);
     }
     if is_whole {
-        copy_figures(plan, wanted, record, &path, &retained, &mut journal)?;
+        copy_statistics(plan, wanted, record, &path, &retained, &mut journal)?;
     }
     files::remove_file(&units::record_path(directory, &record.unit))?;
     Ok(true)
@@ -145,7 +145,7 @@ fn reopen(
 
 /// Copies statistics of a record's part into the journal, of measures that are planned or retained. For windows without any,
 /// writes a marker for retained measures, which are not going to run.
-fn copy_figures(
+fn copy_statistics(
     plan: &Plan,
     wanted: &Fingerprints,
     record: &UnitRecord,
@@ -166,12 +166,12 @@ fn copy_figures(
             kept_headers.push((header_index, measured.covers_all_windows()));
         }
     }
-    scores::read_figures(path, &kept, |row, window, index, figures| {
+    scores::read_statistics(path, &kept, |row, window, index, values| {
         let (header_index, covers_all_windows) = kept_headers[index];
-        let has_figures = covers_all_windows || figures.0.iter().any(|value| *value != Value::Null);
+        let has_values = covers_all_windows || values.0.iter().any(|value| *value != Value::Null);
         let key = ((row, window), header_index as u16);
-        if has_figures {
-            journal.append(key, &figures)
+        if has_values {
+            journal.append(key, &values)
         } else if header_index >= plan.measures.columns.len() {
             journal.append(key, &NOT_MEASURED)
         } else {

@@ -1,6 +1,6 @@
-//! Scores one work unit: read → tokenise → windows → statistics → parts → record.
+//! Scores one work unit: read → tokenize → windows → statistics → parts → record.
 //!
-//! A thread reads and tokenises the next batch, of this unit or the next, while the windows of two batches are measured. A
+//! A thread reads and tokenizes the next batch, of this unit or the next, while the windows of two batches are measured. A
 //! channel of one batch connects them, so that at most four batches of documents are in memory, however large the units are.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -40,7 +40,7 @@ const MAX_OPEN_BATCHES: usize = 2;
 
 /// Messages of a reader, unit by unit, in order.
 pub(super) enum FromReader {
-    /// Documents of the unit, tokenised and cut, or the error that ends reading.
+    /// Documents of the unit, tokenized and cut, or the error that ends reading.
     Batch(Result<Vec<Prepared>>),
     /// A row group cannot be used. Some of its documents may have been sent, so the unit is read again from its beginning,
     /// without this row group.
@@ -49,7 +49,7 @@ pub(super) enum FromReader {
     End(LostRowGroups),
 }
 
-/// Reads and tokenises all usable row groups of a unit.
+/// Reads and tokenizes all usable row groups of a unit.
 ///
 /// # Errors
 /// The unit cannot be read, or the receiver has stopped.
@@ -338,7 +338,7 @@ impl<'a> OpenUnit<'a> {
         let windows = cut.windows.len() as u32;
         let samples: Vec<_> =
             self.context.plan.measures().map(|(_, measure)| measure.sample()).collect();
-        for (window, (figures, skipped)) in cut.windows.iter().zip(all) {
+        for (window, (values, skipped)) in cut.windows.iter().zip(all) {
             for (measure_index, (sample, skipped)) in samples.iter().zip(skipped).enumerate() {
                 let holds = sampling::contains(*sample, id, window.index);
                 self.not_sampled[measure_index] += u64::from(!holds);
@@ -358,7 +358,7 @@ impl<'a> OpenUnit<'a> {
                 tokens_total,
                 tokens_scored,
                 content_hash: cut.content_hash.clone(),
-                statistics: figures,
+                statistics: values,
             });
         }
         Ok(())

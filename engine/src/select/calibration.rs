@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use longsift_stages::contract::{Location, Merge};
 use longsift_stages::filter::budgets::{self, Budget};
 use longsift_stages::filter::guards::Bounds;
-use longsift_stages::score::ColumnFigures;
+use longsift_stages::score::SummaryStatistics;
 use longsift_stages::score::terms::Standardise;
 
 use super::criteria::Criteria;
@@ -36,15 +36,15 @@ pub(super) fn calibrate_groups<'r>(
         count: ranked.samples.totals.scored,
         samples: ranked.samples.totals.counted,
         kept: ranked.samples.totals.kept,
-        figures: names()
-            .zip(&ranked.figures)
-            .filter_map(|(name, figures)| Some((name, (*figures)?)))
+        summaries: names()
+            .zip(&ranked.summaries)
+            .filter_map(|(name, summary)| Some((name, (*summary)?)))
             .collect(),
         histograms: names()
-            .zip(&ranked.figures)
+            .zip(&ranked.summaries)
             .zip(ranked.scales(criteria, histograms).into_iter().flatten())
-            .filter_map(|((name, figures), scale)| {
-                figures.as_ref().and(scale.histogram).map(|histogram| (name, histogram))
+            .filter_map(|((name, summary), scale)| {
+                summary.as_ref().and(scale.histogram).map(|histogram| (name, histogram))
             })
             .collect(),
         guards: ranked.bounds.clone(),
@@ -125,7 +125,7 @@ fn missing(criteria: &Criteria, known: &CalibratedGroup) -> Option<String> {
     // A group without scores may lack any statistic.
     for (index, statistic) in criteria.statistics.iter().enumerate().filter(|_| known.count > 0) {
         let name = &statistic.name;
-        if !known.figures.contains_key(name) {
+        if !known.summaries.contains_key(name) {
             // Samples can have scores without the statistic of an optional term.
             if !criteria.requires(index) {
                 continue;
@@ -170,7 +170,7 @@ pub(super) fn contradiction(
         count,
         samples,
         kept,
-        figures,
+        summaries,
         histograms,
         thresholds,
         score_parts,
@@ -201,7 +201,7 @@ pub(super) fn contradiction(
             "{ties_kept} of {ties} samples with the score of a threshold are kept, but {count} have a score"
         ));
     }
-    if let Some(what) = contradiction_of_figures(figures) {
+    if let Some(what) = find_contradiction(summaries) {
         return Some(what);
     }
     if !deciles.is_sorted() || deciles.iter().any(|decile| decile.is_nan()) {
@@ -225,7 +225,7 @@ pub(super) fn contradiction(
     histograms.iter().find_map(|(name, histogram)| {
         let ((low, high), values) = (histogram.range(), histogram.values());
         let of = format!("the histogram of `{name}`");
-        let between = figures.get(name).map(|of| (of.min, of.max));
+        let between = summaries.get(name).map(|of| (of.min, of.max));
         if between.is_some_and(|between| between != (low, high)) {
             return Some(format!(
                 "{of} lies between {low:e} and {high:e}, but its minimum and maximum differ"
@@ -240,8 +240,8 @@ pub(super) fn contradiction(
 }
 
 /// Describes a statistic whose mean, standard deviation, minimum and maximum contradict each other, allowing for rounding.
-fn contradiction_of_figures(figures: &BTreeMap<String, ColumnFigures>) -> Option<String> {
-    figures.iter().find_map(|(name, of)| {
+fn find_contradiction(summaries: &BTreeMap<String, SummaryStatistics>) -> Option<String> {
+    summaries.iter().find_map(|(name, of)| {
         let (spread, size) = (of.max - of.min, of.max.abs().max(of.min.abs()));
         let slack = f64::MIN_POSITIVE + 1e-9 * size;
         let is_between = of.mean >= of.min - slack && of.mean <= of.max + slack;

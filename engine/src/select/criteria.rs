@@ -7,7 +7,7 @@ use longsift_stages::filter::guards::{Guard, Weigh};
 use longsift_stages::score::presets::Formula;
 use longsift_stages::score::settings::RelativeError;
 use longsift_stages::score::terms::{Combine, Scorer, Standardise, Term};
-use longsift_stages::score::{ColumnFigures, DocumentScore};
+use longsift_stages::score::{DocumentScore, SummaryStatistics};
 use longsift_stages::{Filter, Score};
 
 use super::sample_state::{NOT_SAMPLED, SampleState};
@@ -286,18 +286,19 @@ impl Criteria {
         Some(term.standardise.unwrap_or(self.standardise))
     }
 
-    /// Refuses z-scores of a group whose standard deviation overflows or underflows. `figures`: by statistic.
+    /// Refuses z-scores of a group whose standard deviation overflows or underflows. `summaries`: by statistic.
     pub(super) fn check_z_scores(
         &self,
         group: Option<&str>,
-        figures: &[Option<ColumnFigures>],
+        summaries: &[Option<SummaryStatistics>],
     ) -> Result<()> {
         let by_z_score = |term: usize| self.standardise_of(term) == Some(Standardise::ZScore);
-        let terms = self.terms.iter().zip(figures).enumerate();
+        let terms = self.terms.iter().zip(summaries).enumerate();
         let terms = terms.filter_map(|(term, (own, of))| Some((term, (own, of.as_ref()?))));
         let mut without =
             terms.filter(|(term, (_, own))| by_z_score(*term) && !own.supports_z_scores());
-        let Some((_, (Term { statistic, .. }, ColumnFigures { min, max, .. }))) = without.next()
+        let Some((_, (Term { statistic, .. }, SummaryStatistics { min, max, .. }))) =
+            without.next()
         else {
             return Ok(());
         };

@@ -1,6 +1,6 @@
 //! Drift: how far the scores of an increment have moved from those of the corpus that its calibration was made on.
 
-use longsift_stages::score::ColumnFigures;
+use longsift_stages::score::SummaryStatistics;
 
 use super::rank::Totals;
 use crate::run_directory::calibration::{CalibratedGroup, GroupDrift};
@@ -16,7 +16,7 @@ pub(super) fn compare_group<'a>(
     now: &Totals,
 ) -> GroupDrift {
     let moved = |(name, mean): (&str, f64)| {
-        Some((name.to_owned(), shift(calibrated.figures.get(name)?, mean)))
+        Some((name.to_owned(), shift(calibrated.summaries.get(name)?, mean)))
     };
     GroupDrift {
         value: calibrated.value.clone(),
@@ -30,7 +30,7 @@ pub(super) fn compare_group<'a>(
 }
 
 /// Shift of the mean in standard deviations of `before`, clamped to finite floats; 0 for a column without spread.
-fn shift(before: &ColumnFigures, now: f64) -> f64 {
+fn shift(before: &SummaryStatistics, now: f64) -> f64 {
     if before.standard_deviation > 0.0 {
         ((now - before.mean) / before.standard_deviation).clamp(f64::MIN, f64::MAX)
     } else {

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use longsift_stages::filter::guards::{Bounds, Guard, Verdict, quantile_weight};
 use longsift_stages::score::percentile::{Histogram, HistogramBuilder};
 use longsift_stages::score::terms::{Scale, Scorer, Standardise, Term};
-use longsift_stages::score::{ColumnFigures, Deviations, Sums};
+use longsift_stages::score::{Deviations, SummaryStatistics, Sums};
 
 use super::criteria::Criteria;
 use super::decided::{Cutoff, Rule, cutoff_index, passes, sample_state};
@@ -97,7 +97,7 @@ impl<'a> Ranking<'a> {
 pub(super) struct GroupDecision {
     group: Option<Arc<str>>,
     /// By statistic, over the samples that pass the guards; `None` if no sample has it.
-    pub(super) figures: Vec<Option<ColumnFigures>>,
+    pub(super) summaries: Vec<Option<SummaryStatistics>>,
     /// By term, if it uses percentiles; `None` without a scale.
     histograms: Option<Vec<Option<HistogramLocation>>>,
     /// By guard.
@@ -115,7 +115,7 @@ impl GroupDecision {
         let locations = self.histograms.as_ref()?.iter();
         let found =
             locations.map(|location| location.as_ref().map(|location| histograms.get(location)));
-        scales(criteria, &self.figures, found)
+        scales(criteria, &self.summaries, found)
     }
 
     pub(super) fn rule(&self, criteria: &Criteria, histograms: &Histograms) -> Rule {
@@ -132,12 +132,12 @@ impl GroupDecision {
 /// Builds the scale of every term from the totals of all statistics and the histograms of the terms.
 fn scales(
     criteria: &Criteria,
-    figures: &[Option<ColumnFigures>],
+    summaries: &[Option<SummaryStatistics>],
     histograms: impl Iterator<Item = Option<Histogram>>,
 ) -> Option<Vec<Scale>> {
-    let terms = criteria.terms.iter().zip(figures).zip(histograms);
-    let scale = |((term, figures), histogram): ((&Term, &Option<ColumnFigures>), _)| {
-        term.scale(criteria.standardise, *figures, histogram)
+    let terms = criteria.terms.iter().zip(summaries).zip(histograms);
+    let scale = |((term, summary), histogram): ((&Term, &Option<SummaryStatistics>), _)| {
+        term.scale(criteria.standardise, *summary, histogram)
     };
     terms.map(scale).collect()
 }
@@ -148,7 +148,7 @@ fn scorer(criteria: &Criteria, scales: Option<Vec<Scale>>) -> Option<Scorer> {
 }
 
 /// Totals of every statistic, and the scale of every term if all have one.
-type GroupScales = (Vec<Option<ColumnFigures>>, Option<Vec<Scale>>);
+type GroupScales = (Vec<Option<SummaryStatistics>>, Option<Vec<Scale>>);
 
 /// Final statistics of one group.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -196,8 +196,8 @@ impl<'a> RankedGroup<'a> {
         let bounds: Vec<Bounds> = guards
             .map(|(guard, statistic)| self.bounds(guard, *statistic))
             .collect::<Result<_>>()?;
-        let (figures, scales) = self.scales(&bounds)?;
-        criteria.check_z_scores(name, &figures)?;
+        let (summaries, scales) = self.scales(&bounds)?;
+        criteria.check_z_scores(name, &summaries)?;
         let store = |scale: &Scale| {
             scale.histogram.as_ref().map(|all| self.ranking.histograms.add(all)).transpose()
         };
@@ -212,7 +212,7 @@ impl<'a> RankedGroup<'a> {
             let threshold = Threshold { score: Some(score), ties: 0, ties_kept: 0 };
             samples.totals.thresholds = vec![threshold];
         }
-        Ok(GroupDecision { group: name.map(Arc::from), figures, histograms, bounds, samples })
+        Ok(GroupDecision { group: name.map(Arc::from), summaries, histograms, bounds, samples })
     }
 
     /// Decides by a calibration and sums the statistics of the samples that pass. `deciles`: deciles of the scores in the
@@ -311,12 +311,12 @@ impl<'a> RankedGroup<'a> {
                 counting.add(value);
             }
         })?;
-        let figures = deviations.iter().zip(&sums);
-        let figures: Vec<Option<ColumnFigures>> =
-            figures.map(|(of, sums)| (sums.count > 0).then(|| of.figures())).collect();
+        let summaries = deviations.iter().zip(&sums);
+        let summaries: Vec<Option<SummaryStatistics>> =
+            summaries.map(|(of, sums)| (sums.count > 0).then(|| of.summary())).collect();
         let histograms = histograms.iter().map(|of| of.as_ref().map(HistogramBuilder::finish));
-        let scales = scales(criteria, &figures, histograms);
-        Ok((figures, scales))
+        let scales = scales(criteria, &summaries, histograms);
+        Ok((summaries, scales))
     }
 
     /// Counts the states of all samples and collects those with a score. Calls `each` with the index of the cutoff and the

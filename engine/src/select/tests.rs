@@ -172,8 +172,8 @@ fn check(criteria: &Criteria, samples: &[Drawn], unit: usize) {
         };
         let of_group: Vec<&Drawn> = in_group.iter().map(|(_, sample)| *sample).collect();
         let expected = in_memory(criteria, name, &of_group);
-        let figures = expected.scales.iter().map(|scale| scale.as_ref().map(|of| of.figures));
-        assert_eq!(ranked.figures, figures.collect::<Vec<_>>());
+        let summaries = expected.scales.iter().map(|scale| scale.as_ref().map(|of| of.summary));
+        assert_eq!(ranked.summaries, summaries.collect::<Vec<_>>());
         let rule = ranked.rule(criteria, &histograms);
         assert_eq!(rule.bounds, expected.bounds);
         let numbers = in_group.iter().map(|(number, _)| *number as u64);
@@ -251,8 +251,8 @@ fn check_calibrated(
         (totals.scored, totals.counted, totals.kept, totals.parts),
         (known.count, known.samples, known.kept, ranked.samples.totals.parts)
     );
-    for (sums, figures) in sums.iter().zip(&ranked.figures) {
-        let mean = figures.as_ref().map(|figures| figures.mean);
+    for (sums, summary) in sums.iter().zip(&ranked.summaries) {
+        let mean = summary.as_ref().map(|summary| summary.mean);
         assert_eq!((sums.count > 0).then(|| sums.mean()), mean);
     }
     let (own, mut numbers) = (ranked.rule(criteria, histograms), Vec::new());
@@ -423,8 +423,8 @@ fn skipped_samples_count_for_keep_fraction() {
     let (ranked, _, kept) = ranked(&criteria, &gathered);
     assert_eq!(kept, [2], "half of four");
     assert_eq!((ranked[&None].samples.totals.scored, ranked[&None].samples.totals.counted), (2, 4));
-    let figures = ranked[&None].figures[0].unwrap();
-    assert_eq!((figures.min, figures.max), (5.0, 7.0), "the third passes and has this statistic");
+    let summary = ranked[&None].summaries[0].unwrap();
+    assert_eq!((summary.min, summary.max), (5.0, 7.0), "the third passes and has this statistic");
 }
 
 /// Returns the score of each sample of one group.
@@ -505,7 +505,7 @@ fn optional_term_without_values_is_ignored() {
     let gathered = gathered(&criteria, &samples, 5);
     let (ranked, histograms, _) = ranked(&criteria, &gathered);
     let ranked = &ranked[&None];
-    assert!(ranked.figures[1].is_none() && ranked.samples.totals.scored == 2);
+    assert!(ranked.summaries[1].is_none() && ranked.samples.totals.scored == 2);
     let rule = ranked.rule(&criteria, &histograms);
     let score = |(_, _, values): &Drawn| rule.sample_state(&criteria, values).score();
     assert_eq!(samples.iter().map(score).collect::<Vec<_>>(), [0.25, 0.75, 0.75]);

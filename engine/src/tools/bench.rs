@@ -4,8 +4,8 @@
 //! processes, so that their memory and threads are separate.
 
 pub(crate) mod chart;
-pub(crate) mod figures;
 pub(crate) mod kernels;
+pub(crate) mod measurements;
 pub(crate) mod runs;
 pub(crate) mod stages;
 
@@ -17,7 +17,7 @@ use crate::base::error::Result;
 use crate::base::progress::Progress;
 use crate::devices::survey::processor;
 use crate::plan::options::PlanOptions;
-use figures::{BenchOptions, Measurement, Measurements};
+use measurements::{BenchOptions, Measurement, Measurements};
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Bench {
@@ -30,7 +30,8 @@ pub struct Bench {
     pub measured: String,
     /// Maximum repetitions of each measurement; kernels repeat long windows less often.
     pub repeats: usize,
-    pub figures: Vec<Measurement>,
+    #[serde(rename = "figures")]
+    pub measurements: Vec<Measurement>,
     /// Kernel windows that would have taken too long, with estimates.
     pub left_out: Vec<String>,
 }
@@ -44,19 +45,19 @@ pub fn bench(
     progress: &Progress,
     on_result: &dyn Fn(&Measurement),
 ) -> Result<Bench> {
-    let on_result = |figure: &Measurement| progress.suspend(|| on_result(figure));
+    let on_result = |measurement: &Measurement| progress.suspend(|| on_result(measurement));
     let (all, left_out) = (Vec::new(), Vec::new());
-    let mut figures = Measurements { options, all, on_result: &on_result, progress, left_out };
+    let mut measurements = Measurements { options, all, on_result: &on_result, progress, left_out };
     // Planned first, so that mistakes in the pipeline are reported before kernels are measured for minutes.
     let planned = options.pipeline.as_deref().map(|pipeline| -> Result<_> {
         let plan = crate::plan(pipeline, &options.overrides, PlanOptions::default())?;
         Ok((pipeline, plan))
     });
     let planned = planned.transpose()?;
-    kernels::measure(&mut figures);
+    kernels::measure(&mut measurements);
     if let Some((pipeline, plan)) = planned {
-        stages::measure(&plan, &mut figures)?;
-        runs::measure(plan, pipeline, &mut figures)?;
+        stages::measure(&plan, &mut measurements)?;
+        runs::measure(plan, pipeline, &mut measurements)?;
     }
     progress.finish();
     Ok(Bench {
@@ -65,8 +66,8 @@ pub fn bench(
         longsift: env!("CARGO_PKG_VERSION"),
         measured: crate::base::clock::now_utc(),
         repeats: options.repeats(),
-        figures: figures.all,
-        left_out: figures.left_out,
+        measurements: measurements.all,
+        left_out: measurements.left_out,
     })
 }
 
@@ -78,7 +79,7 @@ impl fmt::Display for Bench {
             "longsift {} on {processor}, {} threads, {}; medians of up to {}",
             self.longsift, self.threads, self.measured, self.repeats
         )?;
-        self.figures.iter().try_for_each(|figure| writeln!(f, "{figure}"))?;
+        self.measurements.iter().try_for_each(|measurement| writeln!(f, "{measurement}"))?;
         self.left_out.iter().try_for_each(|case| writeln!(f, "skipped: {case}"))
     }
 }

@@ -7,8 +7,8 @@
 mod columns;
 mod constructions;
 mod drawings;
+mod estimates;
 pub(crate) mod evaluation;
-mod figures;
 mod guards;
 mod heads;
 mod labels;
@@ -41,13 +41,13 @@ use crate::score::on_devices;
 use crate::score::passes::ModelOnDevices;
 use crate::score::programs::Programs;
 use constructions::{KINDS, Pool, WindowKind};
+use estimates::bootstrap::Bootstrap;
 pub use evaluation::{DryLength, DryRun, Evaluation};
 use evaluation::{KindResults, LengthResults};
-use figures::bootstrap::Bootstrap;
 use heads::{HeadColumn, HeadValues};
 use labels::classes::LabelClasses;
 use matrix::{MIN_DOCUMENTS, Matrix, shortcomings};
-use measure::{Measurer, WindowContent, WindowFigures};
+use measure::{MeasuredValues, Measurer, WindowContent};
 use report::{Report, ResultInput};
 use sample::{EvaluationSample, SampleOptions, SampledDocument};
 use statistics::{MeasuredWindows, OrientedStatistic, free_name};
@@ -316,7 +316,7 @@ impl Evaluator<'_> {
             }
         }
         let results = |length: ConstructedLength| {
-            (WindowLength(length.measured.tokens as u64), self.figures(length))
+            (WindowLength(length.measured.tokens as u64), self.length_results(length))
         };
         Ok(lengths.into_iter().map(results).collect())
     }
@@ -329,7 +329,7 @@ impl Evaluator<'_> {
         let built = windows::windows(category, measured.tokens, self.options.seed, is_wanted);
         let built =
             built.map(|(origin, ids)| (origin, origin.category, WindowContent::from_tokens(ids)));
-        self.measure_windows(measured, built, |origin, content, figures| {
+        self.measure_windows(measured, built, |origin, content, measured_values| {
             let (windows, hash) = &mut hashes[origin.kind];
             *windows += 1;
             for id in &content.ids {
@@ -337,7 +337,7 @@ impl Evaluator<'_> {
             }
             document_tokens.push(category.documents[origin.document].ids.len() as u64);
             for (asked, values) in asked.iter().zip(heads.iter_mut()) {
-                asked.push(values, figures);
+                asked.push(values, measured_values);
             }
         })
     }
@@ -347,7 +347,7 @@ impl Evaluator<'_> {
         &mut self,
         measured: &mut MeasuredWindows,
         mut windows: impl Iterator<Item = (WindowOrigin, usize, WindowContent)>,
-        mut each: impl FnMut(&WindowOrigin, &WindowContent, &WindowFigures),
+        mut each: impl FnMut(&WindowOrigin, &WindowContent, &MeasuredValues),
     ) -> Result<()> {
         let memory_limit_bytes = self.plan.spec.pipeline.input.memory_limit_bytes;
         let at_a_time = BATCH_TOKENS.min(memory_limit_bytes / 64) as usize / measured.tokens;
@@ -358,18 +358,19 @@ impl Evaluator<'_> {
             if origins.is_empty() {
                 return Ok(());
             }
-            let figures = self.measurer.measure(&contents)?;
-            for (((origin, group), content), figures) in origins.iter().zip(&contents).zip(&figures)
+            let window_values = self.measurer.measure(&contents)?;
+            for (((origin, group), content), values) in
+                origins.iter().zip(&contents).zip(&window_values)
             {
-                each(origin, content, figures);
-                measured.push(self.plan, *origin, *group, figures);
+                each(origin, content, values);
+                measured.push(self.plan, *origin, *group, values);
             }
             let windows = contents.len();
             self.progress.windows_done(windows as u64, (windows * measured.tokens) as u64);
         }
     }
 
-    fn figures(&self, length: ConstructedLength) -> LengthResults {
+    fn length_results(&self, length: ConstructedLength) -> LengthResults {
         let ConstructedLength { measured, heads, hashes, document_tokens } = length;
         let (tokens, documents) = (measured.tokens as u64, measured.documents());
         let rejections = measured.rejections(self.plan);
@@ -413,17 +414,17 @@ impl Evaluator<'_> {
         for (column, values) in self.options.scores.iter().zip(&measured.scores) {
             // Statistics of the pipeline take precedence over columns with the same name.
             let name = free_name(&statistics, "input", column);
-            let figures = columns::figures(&windows, &statistics, values);
-            for (statistic, value) in &figures.agreement {
+            let results = columns::results(&windows, &statistics, values);
+            for (statistic, value) in &results.agreement {
                 agreement.entry(statistic.clone()).or_default().insert(name.clone(), *value);
             }
-            agreement.insert(name.clone(), figures.agreement);
-            agreement.entry(name.clone()).or_default().insert(name.clone(), figures.own);
-            reports.insert(name.clone(), figures.report);
+            agreement.insert(name.clone(), results.agreement);
+            agreement.entry(name.clone()).or_default().insert(name.clone(), results.own);
+            reports.insert(name.clone(), results.report);
             with_columns.push(OrientedStatistic {
                 name: name.clone(),
                 doc: String::new(),
-                values: figures.values,
+                values: results.values,
                 unguarded: None,
             });
             notes.push(format!(
@@ -436,7 +437,7 @@ impl Evaluator<'_> {
             selection::consequences(self.plan.spec.filter(), &windows, score, &with_columns)
         });
         let of_heads =
-            self.heads.iter().zip(&heads).map(|(head, values)| head.figures(values, &windows));
+            self.heads.iter().zip(&heads).map(|(head, values)| head.results(values, &windows));
         let kinds = KINDS.iter().zip(hashes).filter(|(kind, _)| self.builds(kind));
         LengthResults {
             tokens,

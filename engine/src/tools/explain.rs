@@ -117,7 +117,8 @@ pub(crate) struct Explanation {
     kernel: Option<&'static str>,
     notes: Vec<String>,
     selected: Option<SelectionOutcome>,
-    figures: Vec<ExplainedStatistic>,
+    #[serde(rename = "figures")]
+    statistics: Vec<ExplainedStatistic>,
     guards: Vec<GuardVerdict>,
     /// Distance from which attention is far; null without a measure of attention.
     far_distance: Option<u64>,
@@ -272,8 +273,8 @@ impl Explanation {
         let guarded = |(index, guard): (usize, &Guard)| {
             let of_group = self.selected.as_ref().and_then(|outcome| outcome.bounds.get(index));
             let bounds = of_group.copied().unwrap_or_else(|| guard.bounds(None, None));
-            let figure = self.figures.iter().find(|figure| figure.statistic == guard.statistic);
-            let value = figure.and_then(|figure| figure.now.finite().or(figure.recorded.finite()));
+            let own = self.statistics.iter().find(|own| own.statistic == guard.statistic);
+            let value = own.and_then(|own| own.now.finite().or(own.recorded.finite()));
             GuardVerdict {
                 setting: format!("stages.filter.guards.{index}"),
                 statistic: guard.statistic.clone(),
@@ -309,10 +310,10 @@ impl Explanation {
             };
             let values = if let Some(evidence) = &evidence {
                 let window = Window { ids, text, text_half, document: &shared, evidence };
-                measure.figures(&window).map_err(unmeasured)?.0
+                measure.statistics(&window).map_err(unmeasured)?.0
             } else if let Some(whole) = plan.whole_models.get(&measure_index) {
                 let made = passes::forward(whole, ids, &Stop::global())?.map_err(unmeasured)?;
-                let values = passes::figures(measure, ids, made.clone()).map_err(unmeasured)?.0;
+                let values = passes::statistics(measure, ids, made.clone()).map_err(unmeasured)?.0;
                 self.note_losses(&made);
                 values
             } else {
@@ -327,7 +328,7 @@ impl Explanation {
                     now,
                     recorded: Value::Null,
                 });
-            self.figures.extend(of_column);
+            self.statistics.extend(of_column);
         }
         Ok(())
     }
@@ -382,11 +383,11 @@ impl Explanation {
         };
         let path = run.scores.root.join(&record.scores.path);
         let measures = scores::measures(&path)?;
-        scores::read_figures(&path, &measures, |row, window, measure, figures| {
+        scores::read_statistics(&path, &measures, |row, window, measure, values| {
             if (row, window) == key {
-                for (column, value) in measures[measure].columns.iter().zip(figures.0) {
+                for (column, value) in measures[measure].columns.iter().zip(values.0) {
                     if let Some(own) =
-                        self.figures.iter_mut().find(|own| own.statistic == column.name)
+                        self.statistics.iter_mut().find(|own| own.statistic == column.name)
                     {
                         own.recorded = value;
                     }
@@ -396,7 +397,7 @@ impl Explanation {
         })?;
         let differ = |own: &&ExplainedStatistic| own.now != Value::Null && own.now != own.recorded;
         let different: Vec<&str> =
-            self.figures.iter().filter(differ).map(|own| own.statistic.as_str()).collect();
+            self.statistics.iter().filter(differ).map(|own| own.statistic.as_str()).collect();
         if !different.is_empty() {
             let names = different.join(", ");
             self.notes.push(format!("values that differ from the recorded ones: {names}"));
@@ -519,7 +520,7 @@ impl Explanation {
     /// Describes the outcome of the sample in the run.
     fn verdict(&self) -> Option<String> {
         let outcome = self.selected.as_ref()?;
-        let fate = match &outcome.reason {
+        let result = match &outcome.reason {
             None => "kept".to_owned(),
             Some(reason) => format!("not kept: {}", reason.replace('_', " ")),
         };
@@ -536,7 +537,7 @@ impl Explanation {
             .weakest
             .as_ref()
             .map_or(String::new(), |name| format!("; score limited by {name}"));
-        Some(format!("{fate}; {score}{rank}{weakest}"))
+        Some(format!("{result}; {score}{rank}{weakest}"))
     }
 }
 

@@ -343,7 +343,7 @@ fn unusable(source: &FoundDocument, why: &str) -> Failure {
     Diagnostic::error(Blame::Data, message).at(at).into()
 }
 
-/// Tokenises a text; fails if it has no tokens.
+/// Tokenizes a text; fails if it has no tokens.
 fn encode(plan: &Plan, source: &FoundDocument, text: &str) -> Result<EncodedText> {
     match tokenize(plan, source.place(), text).map_err(|endless| *endless)? {
         Ok(encoded) if encoded.ids.is_empty() => Err(unusable(source, "the text has no tokens")),

@@ -47,7 +47,7 @@ impl Monitor {
         }
         let sections = devices.into_iter().enumerate().map(|(index, (device, (times, polls)))| {
             let name = polls.first().map_or(String::new(), |poll| line_safe(&poll.name));
-            let figure = |title: &str, series: &[Series<'_>], shown: fn(u64) -> String| {
+            let chart = |title: &str, series: &[Series<'_>], shown: fn(u64) -> String| {
                 let values = series
                     .iter()
                     .map(|(name, of)| (*name, polls.iter().map(|poll| of(poll)).collect()));
@@ -60,13 +60,13 @@ impl Monitor {
             ];
             let busy: Series<'_> = ("busy", |poll| poll.utilisation_percent.unwrap_or(0).into());
             let flight: Series<'_> = ("windows", |poll| poll.in_flight as u64);
-            let mut figures = vec![figure("memory", &memory, bytes)];
+            let mut charts = vec![chart("memory", &memory, bytes)];
             if polls.iter().any(|poll| poll.utilisation_percent.is_some()) {
-                figures.push(figure("busy, %", &[busy], count));
+                charts.push(chart("busy, %", &[busy], count));
             }
-            figures.push(figure("windows in flight", &[flight], count));
+            charts.push(chart("windows in flight", &[flight], count));
             let id = format!("device{index}");
-            Section::new(&id, &line_safe(device), &name, vec![Block::Figures(figures)])
+            Section::new(&id, &line_safe(device), &name, vec![Block::Charts(charts)])
         });
         let time = |poll: Option<&Survey>| poll.map_or(String::new(), |poll| poll.time.clone());
         let page = Page {

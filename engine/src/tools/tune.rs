@@ -276,7 +276,7 @@ impl TuneResult {
 /// Renders speed and reserved memory over one of the two settings, as charts and a table.
 fn curve(across: &str, with: &str, points: &[Point], setting: fn(&Point) -> usize) -> Vec<Block> {
     let memory = |value: f64| bytes(value as u64);
-    let figure = |name: &str, of: fn(&Point) -> f64, shown: &dyn Fn(f64) -> String| {
+    let chart = |name: &str, of: fn(&Point) -> f64, shown: &dyn Fn(f64) -> String| {
         let points = points.iter().map(|point| (setting(point) as f64, of(point))).collect();
         let lines = LineChart {
             label: format!("{name} by {across}"),
@@ -297,9 +297,9 @@ fn curve(across: &str, with: &str, points: &[Point], setting: fn(&Point) -> usiz
         ]
     });
     vec![
-        Block::Figures(vec![
-            figure("tokens/s", |point| point.tokens_per_second, &short_count),
-            figure("bytes reserved", |point| point.reserved_bytes as f64, &memory),
+        Block::Charts(vec![
+            chart("tokens/s", |point| point.tokens_per_second, &short_count),
+            chart("bytes reserved", |point| point.reserved_bytes as f64, &memory),
         ]),
         Block::table([across, "tokens/s", "peak reserved", "windows measured"], rows.collect()),
     ]

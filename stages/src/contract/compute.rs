@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use longsift_kernels::{HeadSums, Kernel};
 
-use crate::contract::{ForwardFigures, ForwardRequest};
+use crate::contract::{ForwardRequest, ForwardStatistics};
 use crate::first_layer_attention::{FirstLayer, WindowTokens};
 use crate::model::{AttentionSpec, ModelProblem, ProblemKind, WholeModel};
 
@@ -58,7 +58,7 @@ pub struct ForwardPass<'a> {
 }
 
 /// Results of the windows of a pass; `None` if it was stopped.
-pub type ForwardResult = Result<Option<Vec<ForwardFigures>>, ModelProblem>;
+pub type ForwardResult = Result<Option<Vec<ForwardStatistics>>, ModelProblem>;
 
 impl ForwardPass<'_> {
     /// Runs the windows, on the GPU of this number if GPUs run the model.

@@ -50,7 +50,7 @@ impl ForwardRequest {
 
 /// Results of a whole model for one window.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct ForwardFigures {
+pub struct ForwardStatistics {
     /// `[tokens - 1]`: loss of each token but the first, in nats. Empty if not requested.
     pub losses: Vec<f64>,
     /// `[tokens - context]`: losses of the tokens from `context` on, each predicted from a short window. Empty if not

@@ -5,7 +5,9 @@ use std::ops::Range;
 
 use longsift_kernels::{HeadSums, STATISTICS_VERSION};
 
-use super::{Column, Decimal, FarDistance, Figures, ForwardFigures, ForwardRequest, Value};
+use super::{
+    Column, Decimal, FarDistance, ForwardRequest, ForwardStatistics, StatisticValues, Value,
+};
 use crate::first_layer_attention::{Mask, Rows, RowsSampled, SampledRows, WindowTokens};
 use crate::measures::external::Reads;
 use crate::model::{FORWARD_VERSION, TABLE_VERSION};
@@ -23,7 +25,7 @@ pub trait Measure: fmt::Debug + Send + Sync {
     fn prefix(&self) -> Option<&str> {
         self.name()
     }
-    /// Returns the columns that the measure writes, in the order of the values of [`Measure::figures`].
+    /// Returns the columns that the measure writes, in the order of the values of [`Measure::statistics`].
     fn columns(&self) -> Vec<Column>;
     /// Returns the inputs required in addition to token ids.
     fn needs(&self) -> Needs {
@@ -50,7 +52,7 @@ pub trait Measure: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// If the evidence is corrupt, so that the window has no statistics.
-    fn figures(&self, window: &Window<'_>) -> Result<Figures, RowError>;
+    fn statistics(&self, window: &Window<'_>) -> Result<StatisticValues, RowError>;
     /// Returns the parts of a window that a statistic counts; `None` if they cannot be located. `column`: its name
     /// without prefix. Only for display, so it may be slow.
     fn passages(&self, _column: &str, _window: &Window<'_>) -> Option<Passages> {
@@ -158,7 +160,7 @@ pub enum Evidence {
     /// Answers of a child process, in the order of the measure's columns.
     Answers(Vec<Value>),
     /// Results of a whole model for the window.
-    Forward(ForwardFigures),
+    Forward(ForwardStatistics),
 }
 
 #[derive(Clone, Copy, Debug, Default)]

@@ -134,19 +134,19 @@ mod tests {
     }
 
     /// Row statistic that grows with the position and fluctuates.
-    fn figure(row: usize) -> f64 {
+    fn value(row: usize) -> f64 {
         row as f64 / 1000.0 + 0.2 * ((row * row) as f64).sin()
     }
 
     #[test]
     fn the_estimate_is_unbiased_and_so_is_its_variance() {
         let ids: Vec<u32> = (0..1000).map(|id| id * 7 % 411).collect();
-        let exact: f64 = (250..1000).map(figure).sum();
+        let exact: f64 = (250..1000).map(value).sum();
         let (mut errors, mut squares, mut stated) = (0.0, 0.0, 0.0);
         let draws = 20_000;
         for seed in 0..draws {
             let drawn = SampledRows::draw(&ids, 250, 64, seed).unwrap();
-            let values: Vec<f64> = drawn.positions.iter().map(|row| figure(*row)).collect();
+            let values: Vec<f64> = drawn.positions.iter().map(|row| value(*row)).collect();
             let estimate = drawn.estimate(&values);
             let weighted: f64 = drawn.weights().iter().zip(&values).map(|(w, x)| w * x).sum();
             assert!((estimate.sum - weighted).abs() < 1e-9);

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::contract::{
-    Column, Figures, Measure, Merge, Needs, Orientation, RowError, Value, Window,
+    Column, Measure, Merge, Needs, Orientation, RowError, StatisticValues, Value, Window,
 };
 
 /// Measures how far DEFLATE shrinks the text of a window: a baseline for scores, and a guard against text that
@@ -89,7 +89,7 @@ impl Measure for Compression {
         vec![Value::number(gzip_ratio(text.len(), zlib_bytes(text)))]
     }
 
-    fn figures(&self, window: &Window<'_>) -> Result<Figures, RowError> {
+    fn statistics(&self, window: &Window<'_>) -> Result<StatisticValues, RowError> {
         let text = window.text.expect("the measure requests the window's text");
         let half = window.text_half.expect("a window with text has `text_half`");
         let whole = zlib_bytes(text);
@@ -97,7 +97,7 @@ impl Measure for Compression {
             Scope::Window => Value::number(gzip_ratio(text.len(), whole)),
             Scope::Document => window.document[0].clone(),
         };
-        Ok(Figures(vec![ratio, Value::number(deflate_gain(text, half, whole))]))
+        Ok(StatisticValues(vec![ratio, Value::number(deflate_gain(text, half, whole))]))
     }
 }
 
@@ -177,11 +177,11 @@ mod tests {
         text.into_bytes()
     }
 
-    fn figures(settings: &Compression, text: &[u8], half: usize, document: &[Value]) -> Vec<Value> {
+    fn values(settings: &Compression, text: &[u8], half: usize, document: &[Value]) -> Vec<Value> {
         let ids = [0; 4];
         let window =
             Window { ids: &ids, text: Some(text), text_half: Some(half), document, evidence: &[] };
-        settings.figures(&window).unwrap().0
+        settings.statistics(&window).unwrap().0
     }
 
     /// Fails when an update of the compressor changes sizes. Raise [`Compression::version`] then, because old and new
@@ -207,7 +207,7 @@ mod tests {
             let mut file = GzEncoder::new(Vec::new(), Level::default());
             file.write_all(&text).unwrap();
             let expected = file.finish().unwrap().len() as f64 / text.len() as f64;
-            let ratio = figures(&Compression::default(), &text, 0, &[])[0].clone();
+            let ratio = values(&Compression::default(), &text, 0, &[])[0].clone();
             assert_eq!(ratio, Value::Number(expected));
         }
     }
@@ -229,9 +229,9 @@ mod tests {
     #[test]
     fn an_empty_text_or_half_has_nulls() {
         let settings = Compression::default();
-        assert_eq!(figures(&settings, b"", 0, &[]), [Value::Null, Value::Null]);
+        assert_eq!(values(&settings, b"", 0, &[]), [Value::Null, Value::Null]);
         for half in [0, 4, 5] {
-            assert_eq!(figures(&settings, b"text", half, &[])[1], Value::Null);
+            assert_eq!(values(&settings, b"text", half, &[])[1], Value::Null);
         }
         assert_eq!(settings.document(b""), [Value::Null]);
     }
@@ -240,10 +240,10 @@ mod tests {
     fn the_scope_affects_only_the_ratio() {
         let (window, document) = (text(50, 7), text(500, 8));
         let settings = |scope| Compression { scope, ..Compression::default() };
-        let of_window = figures(&settings(Scope::Window), &window, 900, &[]);
+        let of_window = values(&settings(Scope::Window), &window, 900, &[]);
         let shared = settings(Scope::Document).document(&document);
-        let of_document = figures(&settings(Scope::Document), &window, 900, &shared);
-        assert_eq!(of_document[0], figures(&settings(Scope::Window), &document, 900, &[])[0]);
+        let of_document = values(&settings(Scope::Document), &window, 900, &shared);
+        assert_eq!(of_document[0], values(&settings(Scope::Window), &document, 900, &[])[0]);
         assert_ne!(of_document[0], of_window[0]);
         assert_eq!(of_document[1], of_window[1]);
         let merges = |scope| settings(scope).columns()[0].merge.clone();

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::contract::{
-    BrokenRule, Column, Evidence, Figures, Kind, Measure, Merge, Needs, Orientation, Request,
-    RowError, Window,
+    BrokenRule, Column, Evidence, Kind, Measure, Merge, Needs, Orientation, Request, RowError,
+    StatisticValues, Window,
 };
 
 /// Measures with a program of your own, in any language: it reads Arrow record batches from standard input and writes
@@ -277,11 +277,11 @@ impl Measure for External {
         })
     }
 
-    fn figures(&self, window: &Window<'_>) -> Result<Figures, RowError> {
+    fn statistics(&self, window: &Window<'_>) -> Result<StatisticValues, RowError> {
         let [Evidence::Answers(answers)] = window.evidence else {
             unreachable!("the measure requests answers");
         };
-        Ok(Figures(answers.clone()))
+        Ok(StatisticValues(answers.clone()))
     }
 }
 
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_the_answers() {
+    fn statistics_are_the_answers() {
         let answers = vec![Value::Number(0.25), Value::Count(4)];
         let evidence = [Evidence::Answers(answers.clone())];
         let window = Window {
@@ -323,7 +323,7 @@ mod tests {
             document: &[],
             evidence: &evidence,
         };
-        assert_eq!(settings("").figures(&window), Ok(Figures(answers)));
+        assert_eq!(settings("").statistics(&window), Ok(StatisticValues(answers)));
     }
 
     #[test]

@@ -4,8 +4,8 @@ use longsift_kernels::STATISTICS_VERSION;
 use serde_json::json;
 
 use crate::contract::{
-    AttentionRequest, Column, Evidence, FarDistance, Figures, Kind, Measure, Merge, Needs,
-    Orientation, Request, RowError, Value, Window,
+    AttentionRequest, Column, Evidence, FarDistance, Kind, Measure, Merge, Needs, Orientation,
+    Request, RowError, StatisticValues, Value, Window,
 };
 use crate::first_layer_attention::{FirstLayerAttention, WindowStatistics};
 
@@ -87,7 +87,7 @@ impl Measure for FirstLayerAttention {
         self.far_distance().min_tokens()
     }
 
-    fn figures(&self, window: &Window<'_>) -> Result<Figures, RowError> {
+    fn statistics(&self, window: &Window<'_>) -> Result<StatisticValues, RowError> {
         let [Evidence::Attention(sums)] = window.evidence else {
             unreachable!("the measure requests only attention")
         };
@@ -100,7 +100,7 @@ impl Measure for FirstLayerAttention {
             [] => Value::Null,
             numbers => Value::Numbers(numbers.to_vec()),
         };
-        Ok(Figures(vec![
+        Ok(StatisticValues(vec![
             Value::Count(tokens.distance),
             Value::Number(statistics.dependency_strength()),
             Value::Number(statistics.far_variance()),
@@ -115,9 +115,9 @@ impl Measure for FirstLayerAttention {
 
 /// Rejects values that are not finite, which come from a corrupt checkpoint.
 fn all_finite(what: &str, by_head: &[f64]) -> Result<(), RowError> {
-    let damaged = by_head.iter().enumerate().find(|(_, figure)| !figure.is_finite());
-    damaged.map_or(Ok(()), |(head, figure)| {
-        let message = format!("the {what} of head {head} is {figure}, not a finite number");
+    let damaged = by_head.iter().enumerate().find(|(_, value)| !value.is_finite());
+    damaged.map_or(Ok(()), |(head, value)| {
+        let message = format!("the {what} of head {head} is {value}, not a finite number");
         Err(RowError { code: "score_not_finite", message })
     })
 }
@@ -142,19 +142,19 @@ mod tests {
         }
     }
 
-    fn figures(settings: &FirstLayerAttention, sums: HeadSums) -> Result<Figures, RowError> {
+    fn values(settings: &FirstLayerAttention, sums: HeadSums) -> Result<StatisticValues, RowError> {
         let ids: Vec<u32> = (0..TOKENS as u32).collect();
         let evidence = [Evidence::Attention(sums)];
         let window =
             Window { ids: &ids, text: None, text_half: None, document: &[], evidence: &evidence };
-        settings.figures(&window)
+        settings.statistics(&window)
     }
 
     /// Checks that each column of a score table has the bits of [`WindowStatistics`].
     fn check(settings: &FirstLayerAttention, sums: &HeadSums) -> Vec<Value> {
         let window = settings.request().window_tokens((0..TOKENS as u32).collect());
         let expected = WindowStatistics::new(sums.clone(), &window);
-        let values = figures(settings, sums.clone()).unwrap().0;
+        let values = values(settings, sums.clone()).unwrap().0;
         let columns = settings.columns();
         assert_eq!(columns.len(), values.len());
         let value = |name: &str| {
@@ -199,7 +199,7 @@ mod tests {
     fn a_head_without_a_finite_statistic_is_named() {
         let mut damaged = sums(0);
         damaged.far_mass[1] = f64::NAN;
-        let problem = figures(&FirstLayerAttention::default(), damaged).unwrap_err();
+        let problem = values(&FirstLayerAttention::default(), damaged).unwrap_err();
         assert_eq!(problem.code, "score_not_finite");
         assert_eq!(
             problem.message,

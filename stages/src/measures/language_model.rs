@@ -14,7 +14,7 @@ pub use losses::LossSums;
 pub use settings::{AttentionLayer, LanguageModel, LayerHeads, ProductPrecision};
 
 use crate::contract::{
-    Column, Evidence, Figures, Measure, Needs, Request, RowError, Window, WindowSample,
+    Column, Evidence, Measure, Needs, Request, RowError, StatisticValues, Window, WindowSample,
 };
 
 impl Measure for LanguageModel {
@@ -79,7 +79,7 @@ impl Measure for LanguageModel {
         self.windows_sampled()
     }
 
-    fn figures(&self, window: &Window<'_>) -> Result<Figures, RowError> {
+    fn statistics(&self, window: &Window<'_>) -> Result<StatisticValues, RowError> {
         let [Evidence::Forward(evidence)] = window.evidence else {
             unreachable!("the measure requests only a forward pass")
         };
@@ -94,6 +94,6 @@ impl Measure for LanguageModel {
             columns::attention(self, evidence, window.ids.len(), &mut values)?;
         }
         assert_eq!(values.len(), self.columns().len(), "a value for each column");
-        Ok(Figures(values))
+        Ok(StatisticValues(values))
     }
 }

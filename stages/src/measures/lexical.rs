@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::passages;
 use crate::contract::{
-    Column, Figures, Measure, Needs, Orientation, Passages, RowError, Value, Window,
+    Column, Measure, Needs, Orientation, Passages, RowError, StatisticValues, Value, Window,
 };
 
 /// Measures signs of junk: the share of distinct tokens in a window and, in its text, the shares of digits and of long
@@ -75,7 +75,7 @@ impl Measure for Lexical {
         .map(Passages::Bytes)
     }
 
-    fn figures(&self, window: &Window<'_>) -> Result<Figures, RowError> {
+    fn statistics(&self, window: &Window<'_>) -> Result<StatisticValues, RowError> {
         let mut ids = window.ids.to_vec();
         ids.sort_unstable();
         ids.dedup();
@@ -86,7 +86,7 @@ impl Measure for Lexical {
             values.push(share(counts.digits, counts.above_blank));
             values.push(share(counts.unbroken, text.len()));
         }
-        Ok(Figures(values))
+        Ok(StatisticValues(values))
     }
 }
 
@@ -150,15 +150,15 @@ mod tests {
 
     use super::*;
 
-    fn figures(settings: &Lexical, ids: &[u32], text: Option<&str>) -> Vec<Value> {
+    fn values(settings: &Lexical, ids: &[u32], text: Option<&str>) -> Vec<Value> {
         let text = text.map(str::as_bytes);
         let window = Window { ids, text, text_half: text.map(|_| 0), document: &[], evidence: &[] };
-        settings.figures(&window).unwrap().0
+        settings.statistics(&window).unwrap().0
     }
 
     #[test]
     fn equal_tokens_count_once() {
-        let share = |ids: &[u32]| figures(&Lexical { text: Some(false) }, ids, None);
+        let share = |ids: &[u32]| values(&Lexical { text: Some(false) }, ids, None);
         assert_eq!(share(&[5, 9, 5, u32::MAX, 9, 5, 5, 5]), [Value::Number(0.375)]);
         assert_eq!(share(&[7]), [Value::Number(1.0)]);
         assert_eq!(share(&[]), [Value::Null]);
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn shares_of_an_empty_text_are_null() {
-        let shares = |text: &str| figures(&Lexical::default(), &[1], Some(text))[1..].to_vec();
+        let shares = |text: &str| values(&Lexical::default(), &[1], Some(text))[1..].to_vec();
         assert_eq!(shares(""), [Value::Null, Value::Null]);
         assert_eq!(shares(" \n"), [Value::Null, Value::Number(0.0)]);
         assert_eq!(shares("a1 b"), [Value::Number(1.0 / 3.0), Value::Number(0.0)]);

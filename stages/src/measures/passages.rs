@@ -111,8 +111,8 @@ mod tests {
             let measures: [&dyn Measure; 2] = [&Recurrence::default(), &Lexical::default()];
             let mut named = 0;
             for measure in measures {
-                let figures = measure.figures(&window).unwrap().0;
-                for (column, value) in measure.columns().iter().zip(figures) {
+                let values = measure.statistics(&window).unwrap().0;
+                for (column, value) in measure.columns().iter().zip(values) {
                     let Some(passages) = measure.passages(&column.name, &window) else { continue };
                     named += 1;
                     let (Passages::Tokens(ranges) | Passages::Bytes(ranges)) = passages;

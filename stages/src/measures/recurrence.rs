@@ -13,8 +13,8 @@ use serde_json::json;
 
 use super::passages;
 use crate::contract::{
-    Column, Decimal, FarDistance, Figures, Kind, Measure, Merge, Orientation, Passages, RowError,
-    Value, Window,
+    Column, Decimal, FarDistance, Kind, Measure, Merge, Orientation, Passages, RowError,
+    StatisticValues, Value, Window,
 };
 
 /// Measures the share of tokens in the second half of a window that recur: the three tokens that end with such a token
@@ -206,11 +206,11 @@ impl Measure for Recurrence {
         Some(Passages::Tokens(find(window.ids)))
     }
 
-    fn figures(&self, window: &Window<'_>) -> Result<Figures, RowError> {
+    fn statistics(&self, window: &Window<'_>) -> Result<StatisticValues, RowError> {
         thread_local!(static SCAN: RefCell<RecurrenceScan> = RefCell::default());
         let (counts, of_window) = SCAN.with_borrow_mut(|scan| self.all_counts(window.ids, scan));
         let share = |count| Value::number(counts.share(count));
-        Ok(Figures(vec![
+        Ok(StatisticValues(vec![
             share(counts.far),
             share(counts.near),
             Value::number(counts.link_coverage()),

@@ -106,7 +106,7 @@ fn worst(got: &[f64], expected: &[f64], relative: f64, floor: f64) -> f64 {
 }
 
 /// Statistics of a window as computed by the kernels.
-struct Figures {
+struct Measured {
     strengths: Vec<f64>,
     variances: Vec<f64>,
     /// Far mass of each row, mean over heads.
@@ -119,12 +119,12 @@ fn supported(numbers: ElementType) -> impl Iterator<Item = Kernel> {
 }
 
 /// The kernels see only the specification of the model.
-fn figures(layer: &FirstLayer, kernel: Kernel, ids: &[u32]) -> Figures {
+fn measure(layer: &FirstLayer, kernel: Kernel, ids: &[u32]) -> Measured {
     let tokens = ids.len();
     let distance = tokens - 3 * (tokens / 4);
     layer.with_source(kernel, ids, |shape, rules, source| {
         let sums = attention_statistics(kernel, shape, rules, distance, source);
-        Figures {
+        Measured {
             strengths: sums.dependency_strength(tokens),
             variances: sums.far_variance(tokens),
             rows: sums.row_far_mass,
@@ -162,7 +162,7 @@ const INT16: f64 = 1e-3;
 fn near_rounded(name: &str, layer: &FirstLayer, ids: &[u32], expected: &Value) {
     for (precision, tolerance) in [(ElementType::Bf16, BF16), (ElementType::Int16, INT16)] {
         for kernel in supported(precision) {
-            let got = figures(layer, kernel, ids);
+            let got = measure(layer, kernel, ids);
             let (strength, variance) =
                 (&expected["proportion_per_head"], &expected["variance_per_head"]);
             let strength = worst(&got.strengths, &numbers(strength), tolerance, 1e-6);
@@ -238,7 +238,7 @@ pub(super) fn check(name: &str, folder: &Path) {
         numbers(&expected["block_boundaries"]).iter().map(|token| *token as usize).collect();
     let layer = FirstLayer::new(spec.clone(), opened.table, Mask::Causal, ids.len());
     for kernel in supported(ElementType::F32) {
-        let got = figures(&layer, kernel, &ids);
+        let got = measure(&layer, kernel, &ids);
         near(kernel.name(), (&got.strengths, &got.variances), expected);
         let rows = worst(&got.rows, &numbers(&expected["ds_t"]), 0.0, tolerance("ds_t_abs"));
         eprintln!("{name}, rows: {rows:.4} of the tolerance");
@@ -278,7 +278,7 @@ pub(super) fn check(name: &str, folder: &Path) {
         let table = built(&model, Precision::F32, cache.path()).table;
         let layer = FirstLayer::new(spec.clone(), table, Mask::Unmasked, ids.len());
         for kernel in supported(ElementType::F32) {
-            let got = figures(&layer, kernel, &ids);
+            let got = measure(&layer, kernel, &ids);
             let what = format!("{}, unmasked", kernel.name());
             near(&what, (&got.strengths, &got.variances), unmasked);
         }

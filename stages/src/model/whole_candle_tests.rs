@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::conformance_tests::shared;
 use super::whole_tests::{bits, ids, put, request_for, whole, written};
 use super::{BackendName, ModelProblem, ProblemKind, WholeModel};
-use crate::contract::{ForwardFigures, ForwardRequest};
+use crate::contract::{ForwardRequest, ForwardStatistics};
 use crate::measures::language_model::ProductPrecision;
 
 fn model(folder: &Path, precision: ProductPrecision) -> WholeModel {
@@ -24,7 +24,7 @@ fn everything() -> ForwardRequest {
     request
 }
 
-fn measured(model: &WholeModel, windows: &[&[u32]]) -> Vec<ForwardFigures> {
+fn measured(model: &WholeModel, windows: &[&[u32]]) -> Vec<ForwardStatistics> {
     model.measure(&everything(), windows, &|| true).unwrap().unwrap()
 }
 
@@ -163,7 +163,7 @@ fn a_stopped_pass_returns_none() {
         let should_continue =
             || asks.fetch_add(1, std::sync::atomic::Ordering::Relaxed) < stops_after;
         let windows: [&[u32]; 1] = [&ids(200)];
-        let figures = model.measure(&everything(), &windows, &should_continue).unwrap();
-        assert_eq!(figures, None, "{stops_after}");
+        let output = model.measure(&everything(), &windows, &should_continue).unwrap();
+        assert_eq!(output, None, "{stops_after}");
     }
 }

@@ -73,7 +73,7 @@ macro_rules! cases {
     };
 }
 
-mod every_figure_is_that_of_the_models_own_code {
+mod results_match_the_models_own_code {
     cases!(
         cohere_qk_norm falcon_one_norm falcon_shared_key falcon_two_norms gemma gemma3_by_layer_type glm4
         gpt2_scaled_by_layer gpt_neox_sequential llama_dynamic mixtral_sliding olmo_clip phi_qk_norm

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::folder_tests::{Tiny, digest_of};
 use super::{FORWARD_VERSION, ForwardOutput, ModelProblem, ProblemKind, WholeModel, short_windows};
-use crate::contract::{FarDistance, ForwardFigures, ForwardRequest, LayersRequest, LossRequest};
+use crate::contract::{FarDistance, ForwardRequest, ForwardStatistics, LayersRequest, LossRequest};
 
 /// Returns a tiny llama of three layers with a separate head.
 pub(super) fn whole() -> Tiny {
@@ -108,9 +108,9 @@ fn changed_bits_require_a_new_forward_version() {
     }
     let mut request = request_for(true, 40, &[0, 2]);
     request.attention.as_mut().unwrap().ladm = serde_json::from_str(r#"{"span_tokens": 2}"#).ok();
-    for figures in model.measure(&request, &windows, &|| true).unwrap().unwrap() {
-        numbers.extend(bits(&figures.short_losses));
-        for layer in figures.layers {
+    for output in model.measure(&request, &windows, &|| true).unwrap().unwrap() {
+        numbers.extend(bits(&output.short_losses));
+        for layer in output.layers {
             numbers.extend(bits(&layer.far_mass).into_iter().chain(bits(&layer.far_square)));
             numbers.push(layer.context_dependence.expect("the window has spans").to_bits());
         }
@@ -127,9 +127,9 @@ fn changed_bits_require_a_new_forward_version() {
 #[test]
 fn a_window_of_one_token_has_logits_and_no_loss() {
     let folder = written(&whole());
-    let figures = &forward(folder.path(), &[&[5]])[0];
-    assert!(figures.losses.is_empty() && figures.last_logits.len() == 12);
-    assert_eq!(figures.hidden_rms.len(), 5);
+    let output = &forward(folder.path(), &[&[5]])[0];
+    assert!(output.losses.is_empty() && output.last_logits.len() == 12);
+    assert_eq!(output.hidden_rms.len(), 5);
 }
 
 #[test]
@@ -324,8 +324,8 @@ fn random_configurations_never_panic() {
             let folder = written(&tiny);
             let problems = match WholeModel::open(folder.path()) {
                 Ok(model) => match model.forward(&[&ids(3)]) {
-                    Ok(figures) => {
-                        assert_eq!(figures[0].losses.len(), 2, "{key}: {value}");
+                    Ok(output) => {
+                        assert_eq!(output[0].losses.len(), 2, "{key}: {value}");
                         continue;
                     }
                     Err(problem) => vec![problem],
@@ -354,7 +354,7 @@ pub(super) fn request_for(losses: bool, short_context: u32, layers: &[u32]) -> F
     }
 }
 
-fn measured(folder: &Path, request: &ForwardRequest, windows: &[&[u32]]) -> Vec<ForwardFigures> {
+fn measured(folder: &Path, request: &ForwardRequest, windows: &[&[u32]]) -> Vec<ForwardStatistics> {
     let model = WholeModel::open(folder).unwrap();
     model.measure(request, windows, &|| true).unwrap().unwrap()
 }
@@ -405,9 +405,9 @@ fn without_losses_higher_layers_are_not_read() {
     let folder = written(&tiny);
     let request = request_for(false, 0, &[0, 1]);
     let model = WholeModel::open_to(folder.path(), Some(request.depth(3))).unwrap();
-    let figures = model.measure(&request, &[&ids(120)], &|| true).unwrap().unwrap();
-    assert_eq!(figures[0].layers, whole_model[0].layers);
-    assert!(figures[0].losses.is_empty());
+    let output = model.measure(&request, &[&ids(120)], &|| true).unwrap().unwrap();
+    assert_eq!(output[0].layers, whole_model[0].layers);
+    assert!(output[0].losses.is_empty());
 }
 
 #[test]
@@ -435,9 +435,9 @@ fn a_stopped_pass_returns_none() {
         asks.store(0, std::sync::atomic::Ordering::Relaxed);
         let should_continue =
             || asks.fetch_add(1, std::sync::atomic::Ordering::Relaxed) < stops_after;
-        let figures =
+        let output =
             model.measure(&request_for(true, 16, &[1]), &[&ids(200)], &should_continue).unwrap();
-        assert_eq!(figures, None, "{stops_after}");
+        assert_eq!(output, None, "{stops_after}");
     }
 }
 

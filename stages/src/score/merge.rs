@@ -1,6 +1,6 @@
 //! Merging of the values of a document's windows.
 
-use super::figures::mean;
+use super::summary::mean;
 use crate::contract::Merge;
 
 impl Merge {

@@ -5,8 +5,8 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::figures::ColumnFigures;
 use super::percentile::{Histogram, HistogramBuilder, share_of_range};
+use super::summary::SummaryStatistics;
 
 /// One term of a score: `weight · standardised(statistic) + offset`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -44,11 +44,11 @@ impl Term {
     pub fn scale(
         &self,
         standardise: Standardise,
-        figures: Option<ColumnFigures>,
+        summary: Option<SummaryStatistics>,
         histogram: Option<Histogram>,
     ) -> Option<Scale> {
-        if let Some(figures) = figures {
-            return Some(Scale { figures, histogram });
+        if let Some(summary) = summary {
+            return Some(Scale { summary, histogram });
         }
         let standardise = self.standardise.unwrap_or(standardise);
         self.optional.then(|| Scale::new(&[], standardise))
@@ -134,7 +134,7 @@ pub enum Standardise {
 #[serde(deny_unknown_fields)]
 pub struct Scale {
     /// Mean, deviation, minimum and maximum of the samples that have the statistic.
-    pub figures: ColumnFigures,
+    pub summary: SummaryStatistics,
     /// Their histogram, if a term uses percentiles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub histogram: Option<Histogram>,
@@ -145,13 +145,13 @@ impl Scale {
     /// bits.
     pub fn new(values: &[f64], standardise: Standardise) -> Self {
         let finite = values.iter().copied().filter(|value| value.is_finite());
-        let figures = ColumnFigures::from_values(finite.clone());
+        let summary = SummaryStatistics::from_values(finite.clone());
         let histogram = (standardise == Standardise::Percentile).then(|| {
-            let mut counting = HistogramBuilder::between(figures.min, figures.max);
+            let mut counting = HistogramBuilder::between(summary.min, summary.max);
             finite.for_each(|value| counting.add(value));
             counting.finish()
         });
-        Self { figures, histogram }
+        Self { summary, histogram }
     }
 }
 
@@ -174,7 +174,7 @@ enum Standardiser {
 impl Standardiser {
     /// `None` if percentiles are requested and the scale lacks them.
     fn new(standardise: Standardise, scale: &Scale) -> Option<Self> {
-        let ColumnFigures { mean, standard_deviation, min, max } = scale.figures;
+        let SummaryStatistics { mean, standard_deviation, min, max } = scale.summary;
         Some(match standardise {
             // Subnormal spreads may have a standard deviation of 0 as well.
             Standardise::ZScore if max <= min || standard_deviation <= 0.0 => Self::Flat(0.0),
@@ -329,8 +329,8 @@ mod tests {
     /// Equation 8 of Wu et al. 2025, written out.
     fn longattn(min_max: bool, alpha: f64, strength: &[f64], variance: &[f64]) -> Vec<f64> {
         let standardised = |values: &[f64]| -> Vec<f64> {
-            let ColumnFigures { mean, standard_deviation, min, max } =
-                ColumnFigures::from_values(values.iter().copied());
+            let SummaryStatistics { mean, standard_deviation, min, max } =
+                SummaryStatistics::from_values(values.iter().copied());
             let standardised = |value: &f64| match min_max {
                 true if max <= min => 0.5,
                 true => (value - min) / (max - min),

@@ -106,8 +106,8 @@ impl Overview {
         steps.push(step("kept", summary.windows_kept.saturating_sub(unranked), COLOURS[0]));
         let windows = drawings::waterfall("windows", summary.windows_total, &steps);
         let bars = [rows, windows, self.token_flow()];
-        let figures = bars.map(|bars| CaptionedChart::new("", "", Block::Bars(bars)));
-        let mut blocks = vec![Block::Figures(figures.into())];
+        let charts = bars.map(|bars| CaptionedChart::new("", "", Block::Bars(bars)));
+        let mut blocks = vec![Block::Charts(charts.into())];
         for (measure, windows) in &summary.windows_not_measured {
             blocks.push(Block::Note(format!(
                 "{measure} skipped {} windows that an earlier guard rejected.",
@@ -151,16 +151,16 @@ impl Overview {
 
     fn scores(&self) -> Section {
         let mut blocks = vec![drawings::legend()];
-        let figures = self.groups.iter().filter_map(|group| self.score_of(group));
-        blocks.push(Block::Figures(figures.collect()));
+        let charts = self.groups.iter().filter_map(|group| self.score_of(group));
+        blocks.push(Block::Charts(charts.collect()));
         for group in &self.groups {
-            let figures: Vec<CaptionedChart> =
+            let charts: Vec<CaptionedChart> =
                 group.statistics.iter().filter_map(|of| statistic(group, of)).collect();
-            if !figures.is_empty() {
+            if !charts.is_empty() {
                 blocks.push(Block::details(
                     format!("Statistics of {}", self.name(group)),
                     self.groups.len() == 1,
-                    vec![Block::Figures(figures)],
+                    vec![Block::Charts(charts)],
                 ));
             }
         }
@@ -236,7 +236,7 @@ impl Overview {
     }
 
     fn means(&self) -> Option<Section> {
-        let figure = |(name, of): (&String, &Means)| {
+        let chart = |(name, of): (&String, &Means)| {
             let caption = format!(
                 "{}; mean of {} kept windows and {} others",
                 of.doc,
@@ -247,14 +247,14 @@ impl Overview {
             let chart = list(name, &series, &[&of.kept, &of.not_kept]);
             CaptionedChart::new(name.replace('_', " "), caption, Block::Chart(chart))
         };
-        let figures: Vec<CaptionedChart> = self.lists.iter().map(figure).collect();
+        let charts: Vec<CaptionedChart> = self.lists.iter().map(chart).collect();
         let lead = "Means over kept windows and over the others.";
-        (!figures.is_empty()).then(|| {
+        (!charts.is_empty()).then(|| {
             Section::new(
                 "distances",
                 "Statistics by distance, position and head",
                 lead,
-                vec![Block::Figures(figures)],
+                vec![Block::Charts(charts)],
             )
         })
     }
@@ -298,8 +298,7 @@ impl Overview {
         if let Some(reason) = &sample.reason {
             let _ = write!(why, "; {}", in_words(reason));
         }
-        let figure =
-            |(name, value): (&String, &Option<f64>)| (name.clone(), number_or_dash(*value));
+        let chip = |(name, value): (&String, &Option<f64>)| (name.clone(), number_or_dash(*value));
         let tokens = self.settings["input"]["tokens_column"].is_string();
         let excerpt = sample.text.as_ref().map(|text| {
             let unit = if tokens { "tokens" } else { "characters" };
@@ -319,7 +318,7 @@ impl Overview {
                 count(sample.tokens_total)
             ),
             why,
-            figures: sample.statistics.iter().map(figure).collect(),
+            statistics: sample.statistics.iter().map(chip).collect(),
             excerpt,
         }
     }
@@ -357,7 +356,7 @@ impl Overview {
 
     fn machine(&self) -> Section {
         let mut blocks = Vec::new();
-        let figures: Vec<CaptionedChart> = self
+        let charts: Vec<CaptionedChart> = self
             .machine
             .devices
             .iter()
@@ -387,8 +386,8 @@ impl Overview {
                 ["device", "pieces", "tokens", "busy", "share of time", "peak reserved", "retired"];
             blocks.push(Block::table(header, rows.collect()));
         }
-        if !figures.is_empty() {
-            blocks.push(Block::Figures(figures));
+        if !charts.is_empty() {
+            blocks.push(Block::Charts(charts));
         }
         let phases = self.summary.phases_by_memory().into_iter();
         let phases = phases.map(|(phase, max)| vec![phase.to_owned(), bytes(max)]);

@@ -198,7 +198,7 @@ fn sample(of: &GuardRejection, window: &RejectedWindow) -> SampleText {
         title: groups::short(&window.id),
         place: format!("window {}", window.window),
         why,
-        figures: std::iter::once((of.statistic.clone(), number(window.value)))
+        statistics: std::iter::once((of.statistic.clone(), number(window.value)))
             .chain(passages.map(|passage| ("passage".to_owned(), passage.in_words())))
             .collect(),
         excerpt,

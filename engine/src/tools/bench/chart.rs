@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use askama::Template;
 
-use super::figures::{Measurement, shown};
+use super::measurements::{Measurement, shown};
 use crate::base::text::{count, line_safe};
 use crate::report::page::chart::{Chart, LineChart, Polyline};
 use crate::report::page::drawing::{Swatch, colour};
@@ -20,7 +20,7 @@ struct ChartPanel<'a> {
     group: &'a str,
     unit: &'a str,
     at_unit: &'a str,
-    figures: Vec<&'a Measurement>,
+    measurements: Vec<&'a Measurement>,
 }
 
 /// One SVG of charts below each other, on white.
@@ -69,22 +69,27 @@ pub(crate) fn page(bench: &Bench) -> Page {
         // `kernel` and `kernel, 32 heads` share a section.
         let name = panel.group.split(',').next().unwrap_or_default();
         match groups.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, figures)) => figures.push(panel.figure()),
-            None => groups.push((name, vec![panel.figure()])),
+            Some((_, charts)) => charts.push(panel.captioned()),
+            None => groups.push((name, vec![panel.captioned()])),
         }
     }
     let mut sections: Vec<Section> = groups
         .into_iter()
-        .map(|(name, figures)| {
+        .map(|(name, charts)| {
             let id: String = name.chars().filter(char::is_ascii_alphanumeric).collect();
-            Section::new(&id, name, "", vec![Block::Figures(figures)])
+            Section::new(&id, name, "", vec![Block::Charts(charts)])
         })
         .collect();
-    let row = |figure: &Measurement| {
-        let at = format!("{} {}", count(figure.at as u64), figure.at_unit);
-        vec![figure.group.into(), line_safe(&figure.series), at, shown(figure.value, figure.unit)]
+    let row = |measurement: &Measurement| {
+        let at = format!("{} {}", count(measurement.at as u64), measurement.at_unit);
+        vec![
+            measurement.group.into(),
+            line_safe(&measurement.series),
+            at,
+            shown(measurement.value, measurement.unit),
+        ]
     };
-    let rows = bench.figures.iter().map(row).collect();
+    let rows = bench.measurements.iter().map(row).collect();
     let mut all = vec![Block::table(["group", "series", "at", "value"], rows)];
     if !bench.left_out.is_empty() {
         all.push(Block::Note("Skipped because they take too long:".to_owned()));
@@ -100,7 +105,7 @@ pub(crate) fn page(bench: &Bench) -> Page {
         ),
         tiles: vec![
             KeyNumber::new(bench.threads.to_string(), "threads"),
-            KeyNumber::new(count(bench.figures.len() as u64), "results"),
+            KeyNumber::new(count(bench.measurements.len() as u64), "results"),
         ],
         sections,
     }
@@ -108,14 +113,16 @@ pub(crate) fn page(bench: &Bench) -> Page {
 
 fn panels(bench: &Bench) -> Vec<ChartPanel<'_>> {
     let mut panels: Vec<ChartPanel<'_>> = Vec::new();
-    for figure in &bench.figures {
-        let Measurement { group, unit, at_unit, .. } = figure;
+    for measurement in &bench.measurements {
+        let Measurement { group, unit, at_unit, .. } = measurement;
         let fits = |panel: &&mut ChartPanel<'_>| {
             (panel.group, panel.unit, panel.at_unit) == (*group, *unit, *at_unit)
         };
         match panels.iter_mut().find(fits) {
-            Some(panel) => panel.figures.push(figure),
-            None => panels.push(ChartPanel { group, unit, at_unit, figures: vec![figure] }),
+            Some(panel) => panel.measurements.push(measurement),
+            None => {
+                panels.push(ChartPanel { group, unit, at_unit, measurements: vec![measurement] });
+            }
         }
     }
     panels.into_iter().flat_map(ChartPanel::split).collect()
@@ -124,14 +131,15 @@ fn panels(bench: &Bench) -> Vec<ChartPanel<'_>> {
 impl<'a> ChartPanel<'a> {
     /// Splits into panels of at most [`MAX_LINES`] lines.
     fn split(self) -> Vec<Self> {
-        let Self { group, unit, at_unit, figures } = self;
-        let series: BTreeSet<&str> = figures.iter().map(|figure| figure.series.as_str()).collect();
+        let Self { group, unit, at_unit, measurements } = self;
+        let series: BTreeSet<&str> =
+            measurements.iter().map(|measurement| measurement.series.as_str()).collect();
         let series: Vec<&str> = series.into_iter().collect();
         let of = |some: &[&str]| {
-            let own = figures.iter().copied();
+            let own = measurements.iter().copied();
             let own: Vec<&'a Measurement> =
-                own.filter(|figure| some.contains(&figure.series.as_str())).collect();
-            Self { group, unit, at_unit, figures: own }
+                own.filter(|measurement| some.contains(&measurement.series.as_str())).collect();
+            Self { group, unit, at_unit, measurements: own }
         };
         series.chunks(MAX_LINES).map(of).collect()
     }
@@ -142,8 +150,8 @@ impl<'a> ChartPanel<'a> {
 
     fn lines(&self) -> Vec<Polyline> {
         let mut lines: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
-        for figure in &self.figures {
-            lines.entry(&figure.series).or_default().push((figure.at, figure.value));
+        for measurement in &self.measurements {
+            lines.entry(&measurement.series).or_default().push((measurement.at, measurement.value));
         }
         let line =
             |(name, points): (&str, Vec<(f64, f64)>)| Polyline { name: line_safe(name), points };
@@ -166,19 +174,22 @@ impl<'a> ChartPanel<'a> {
         lines.chart()
     }
 
-    fn figure(&self) -> CaptionedChart {
+    fn captioned(&self) -> CaptionedChart {
         if self.has_lines() {
             return CaptionedChart::new(self.title(), "", Block::Chart(self.chart()));
         }
-        let largest =
-            self.figures.iter().map(|figure| figure.value).fold(f64::MIN_POSITIVE, f64::max);
-        let bar = |figure: &&Measurement| {
-            let at = format!("{} {}", count(figure.at as u64), figure.at_unit);
-            let name = format!("{}, {at}", line_safe(&figure.series));
-            let value = shown(figure.value, figure.unit);
-            Bar::new(name, value, colour::BLUE, (0.0, figure.value / largest))
+        let largest = self
+            .measurements
+            .iter()
+            .map(|measurement| measurement.value)
+            .fold(f64::MIN_POSITIVE, f64::max);
+        let bar = |measurement: &&Measurement| {
+            let at = format!("{} {}", count(measurement.at as u64), measurement.at_unit);
+            let name = format!("{}, {at}", line_safe(&measurement.series));
+            let value = shown(measurement.value, measurement.unit);
+            Bar::new(name, value, colour::BLUE, (0.0, measurement.value / largest))
         };
-        let rows = self.figures.iter().map(bar).collect();
+        let rows = self.measurements.iter().map(bar).collect();
         CaptionedChart::new(self.title(), "", Block::Bars(Bars { rows, ..Bars::default() }))
     }
 }
@@ -189,14 +200,14 @@ mod tests {
 
     #[test]
     fn page_shows_every_result_as_a_line_or_a_bar() {
-        let figure = |group, series: &str, at: f64, value| {
+        let measurement = |group, series: &str, at: f64, value| {
             let (at_unit, unit) = ("tokens", "pairs/s");
             Measurement { group, series: series.to_owned(), at, at_unit, value, unit }
         };
-        let figures = vec![
-            figure("kernel", "<b>", 4096.0, 1.5e9),
-            figure("kernel", "<b>", 8192.0, 1.25e9),
-            figure("table", "read", 500.0, 0.0),
+        let measurements = vec![
+            measurement("kernel", "<b>", 4096.0, 1.5e9),
+            measurement("kernel", "<b>", 8192.0, 1.25e9),
+            measurement("table", "read", 500.0, 0.0),
         ];
         let bench = Bench {
             processor: Some("a processor\u{202e}".to_owned()),
@@ -204,7 +215,7 @@ mod tests {
             longsift: "0",
             measured: "today".to_owned(),
             repeats: 3,
-            figures,
+            measurements,
             left_out: vec!["1,048,576 tokens".to_owned()],
         };
         let page = page(&bench).html();

@@ -3,7 +3,7 @@
 use longsift_kernels::bench::BenchCase;
 use longsift_kernels::{ElementType, Kernel};
 
-use super::figures::{BenchOptions, DEFAULT_REPEATS, Measurements};
+use super::measurements::{BenchOptions, DEFAULT_REPEATS, Measurements};
 use crate::base::text::count;
 
 /// Key heads of the measured window. Cost is per head, so a few are representative.
@@ -25,8 +25,8 @@ struct RepeatedCase {
     repeats: usize,
 }
 
-pub(super) fn measure(figures: &mut Measurements<'_>) {
-    let options = figures.options;
+pub(super) fn measure(measurements: &mut Measurements<'_>) {
+    let options = measurements.options;
     let kernels = chosen(options.all_kernels);
     let mut turns = Vec::new();
     for case in cases(options, &kernels, rayon::current_num_threads()) {
@@ -36,13 +36,13 @@ pub(super) fn measure(figures: &mut Measurements<'_>) {
     }
     assign_repeats(options, &mut turns);
     let work = |turn: &RepeatedCase| (1e3 * turn.seconds * turn.repeats as f64) as u64;
-    figures.progress.phase("kernel", turns.iter().map(work).sum());
+    measurements.progress.phase("kernel", turns.iter().map(work).sum());
     for turn in turns.iter().filter(|turn| turn.repeats > 0) {
-        measure_case(&turn.case, turn.repeats, figures);
-        figures.progress.steps(work(turn));
+        measure_case(&turn.case, turn.repeats, measurements);
+        measurements.progress.steps(work(turn));
     }
     for turn in turns.iter().filter(|turn| turn.repeats == 0) {
-        figures.left_out.push(format!(
+        measurements.left_out.push(format!(
             "{}, {} tokens: about {:.0} s; `--repeats 1` measures it",
             series(&turn.case),
             count(turn.case.tokens as u64),
@@ -116,11 +116,11 @@ fn series(case: &BenchCase) -> String {
     format!("{}, d={}, {threads}", case.kernel.name(), case.head_dim)
 }
 
-fn measure_case(case: &BenchCase, repeats: usize, figures: &mut Measurements<'_>) {
+fn measure_case(case: &BenchCase, repeats: usize, measurements: &mut Measurements<'_>) {
     let speed = case.measure(repeats);
     let tokens = case.tokens as f64;
     let mut add = |group, value: f64, unit| {
-        figures.add(group, series(case), (tokens, "tokens"), value / speed.seconds, unit);
+        measurements.add(group, series(case), (tokens, "tokens"), value / speed.seconds, unit);
     };
     add("kernel", case.pairs(), "pairs/s");
     // Extrapolated to 32 query heads, the geometry of Llama 3.1 8B at a head width of 128.

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::figures::{Measurements, scratch};
+use super::measurements::{Measurements, scratch};
 use super::stages::bytes_of_first;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
@@ -19,8 +19,12 @@ struct RunParameters {
     text_bytes: u64,
 }
 
-pub(super) fn measure(plan: Plan, pipeline: &Path, figures: &mut Measurements<'_>) -> Result<()> {
-    let options = figures.options;
+pub(super) fn measure(
+    plan: Plan,
+    pipeline: &Path,
+    measurements: &mut Measurements<'_>,
+) -> Result<()> {
+    let options = measurements.options;
     let (rows, threads) = (plan.rows(), rayon::current_num_threads());
     let mut longest = u64::MAX;
     if let Some(attention) = &plan.attention {
@@ -48,8 +52,8 @@ pub(super) fn measure(plan: Plan, pipeline: &Path, figures: &mut Measurements<'_
         .iter()
         .map(|setting| ("run by documents", (setting.rows as f64, "documents"), *setting));
     let all: Vec<_> = windows.chain(counts).chain(parts).collect();
-    figures.progress.phase("run", (all.len() * options.repeats().max(1)) as u64);
-    let mut runs = Runs { pipeline, figures };
+    measurements.progress.phase("run", (all.len() * options.repeats().max(1)) as u64);
+    let mut runs = Runs { pipeline, measurements };
     for (group, at, setting) in all {
         runs.measure(group, at, setting)?;
     }
@@ -58,7 +62,7 @@ pub(super) fn measure(plan: Plan, pipeline: &Path, figures: &mut Measurements<'_
 
 struct Runs<'a, 'b> {
     pipeline: &'a Path,
-    figures: &'a mut Measurements<'b>,
+    measurements: &'a mut Measurements<'b>,
 }
 
 impl Runs<'_, '_> {
@@ -70,9 +74,9 @@ impl Runs<'_, '_> {
         setting: RunParameters,
     ) -> Result<()> {
         let mut summaries = Vec::new();
-        for _ in 0..self.figures.options.repeats().max(1) {
+        for _ in 0..self.measurements.options.repeats().max(1) {
             summaries.push(self.run(setting)?);
-            self.figures.progress.step();
+            self.measurements.progress.step();
         }
         summaries.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
         let middle = &summaries[summaries.len() / 2];
@@ -81,7 +85,7 @@ impl Runs<'_, '_> {
         }
         let memory = summaries.iter().filter_map(|summary| summary.peak_memory_bytes).max();
         let mut add = |series: &str, value: f64, unit| {
-            self.figures.add(group, series.to_owned(), at, value, unit);
+            self.measurements.add(group, series.to_owned(), at, value, unit);
         };
         add("time", middle.seconds, "s");
         add("scored", middle.tokens_scored as f64 / middle.seconds, "tokens/s");
@@ -105,10 +109,10 @@ impl Runs<'_, '_> {
         let program = std::env::current_exe().map_err(|error| failed(error.to_string()))?;
         let mut command = Command::new(program);
         command.arg("run").arg(self.pipeline).arg("--quiet");
-        for set in &self.figures.options.overrides.set {
+        for set in &self.measurements.options.overrides.set {
             command.args(["--set", set]);
         }
-        for param in &self.figures.options.overrides.param {
+        for param in &self.measurements.options.overrides.param {
             command.args(["--param", param]);
         }
         command.arg("--set").arg(format!("output.path={}", output.display()));

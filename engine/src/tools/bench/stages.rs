@@ -8,7 +8,7 @@ use longsift_stages::measures::speed::{LEVEL, recurrence_speed};
 use longsift_stages::model::LayerZeroTable;
 use longsift_stages::tokenize::Encoder;
 
-use super::figures::{Measurements, median};
+use super::measurements::{Measurements, median};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::dataset::documents::{self, Document, DocumentContent};
@@ -21,24 +21,28 @@ const TEXT_BYTES: usize = 16 << 20;
 /// Processor time for recurrence, and for each compressor, per window length.
 const RECURRENCE_TIME: Duration = Duration::from_millis(500);
 
-pub(super) fn measure(plan: &Plan, figures: &mut Measurements<'_>) -> Result<()> {
+pub(super) fn measure(plan: &Plan, measurements: &mut Measurements<'_>) -> Result<()> {
     if let Some(encoder) = &plan.encoder {
         let documents = first_documents(plan)?;
-        tokenize(plan, &documents, figures)?;
-        recurrence(encoder, &documents, figures)?;
+        tokenize(plan, &documents, measurements)?;
+        recurrence(encoder, &documents, measurements)?;
     }
     match &plan.attention {
-        Some(attention) => table(attention, figures),
+        Some(attention) => table(attention, measurements),
         None => Ok(()),
     }
 }
 
-fn tokenize(plan: &Plan, documents: &[Document], figures: &mut Measurements<'_>) -> Result<()> {
+fn tokenize(
+    plan: &Plan,
+    documents: &[Document],
+    measurements: &mut Measurements<'_>,
+) -> Result<()> {
     let bytes: usize = documents.iter().map(text_bytes).sum();
     let all = rayon::current_num_threads();
     for threads in if all > 1 { vec![1, all] } else { vec![1] } {
         let pool = pool(threads)?;
-        let seconds = median(figures.options.repeats(), || {
+        let seconds = median(measurements.options.repeats(), || {
             let documents = documents.iter().cloned().map(JudgedDocument::from).collect();
             let start = Instant::now();
             pool.install(|| prepare(plan, "bench", documents));
@@ -46,7 +50,7 @@ fn tokenize(plan: &Plan, documents: &[Document], figures: &mut Measurements<'_>)
         })?;
         let series = "text into windows".to_owned();
         let at = (threads as f64, "threads");
-        figures.add("tokenize", series, at, bytes as f64 / seconds, "bytes/s");
+        measurements.add("tokenize", series, at, bytes as f64 / seconds, "bytes/s");
     }
     Ok(())
 }
@@ -56,13 +60,13 @@ fn tokenize(plan: &Plan, documents: &[Document], figures: &mut Measurements<'_>)
 fn recurrence(
     encoder: &Encoder,
     documents: &[Document],
-    figures: &mut Measurements<'_>,
+    measurements: &mut Measurements<'_>,
 ) -> Result<()> {
     let text: String = documents.iter().filter_map(text_of).collect();
     let encoded = encoder
         .encode(&text, Encoder::MAX_PART_BYTES)
         .map_err(|problem| Diagnostic::error(Blame::Data, problem.to_string()))?;
-    for &tokens in &figures.options.windows {
+    for &tokens in &measurements.options.windows {
         let windows: Vec<(&[u32], &[u8])> = (0..encoded.ids.len() / tokens)
             .map(|window| {
                 let (start, end) = (window * tokens, (window + 1) * tokens);
@@ -72,12 +76,12 @@ fn recurrence(
             .collect();
         if windows.is_empty() {
             let what = format!("recurrence of {tokens} tokens: the input's text is shorter");
-            figures.left_out.push(what);
+            measurements.left_out.push(what);
             continue;
         }
         let speed = recurrence_speed(&windows, RECURRENCE_TIME);
         let mut add = |series: String, value, unit| {
-            figures.add("recurrence", series, (tokens as f64, "tokens"), value, unit);
+            measurements.add("recurrence", series, (tokens as f64, "tokens"), value, unit);
         };
         add("tokens, 1 core".to_owned(), speed.tokens, "tokens/s");
         add("their text, 1 core".to_owned(), speed.text, "bytes/s");
@@ -149,25 +153,25 @@ fn text_bytes(document: &Document) -> usize {
     text_of(document).map_or(0, str::len)
 }
 
-fn table(attention: &Attention, figures: &mut Measurements<'_>) -> Result<()> {
+fn table(attention: &Attention, measurements: &mut Measurements<'_>) -> Result<()> {
     let (model, kernel) = (&attention.model, attention.kernel());
     let precision = attention.reading.precision;
     let rows = model.spec().vocabulary_size as f64;
     let mut opened = |series: &str, fresh: bool| -> Result<()> {
-        let folder = super::figures::scratch()?;
+        let folder = super::measurements::scratch()?;
         let open = |folder: &Path| {
             LayerZeroTable::open_or_build(model, kernel, precision, folder, &|_, _| {})
         };
         if !fresh {
             open(folder.path())?;
         }
-        let seconds = median(figures.options.repeats(), || {
-            let own = super::figures::scratch()?;
+        let seconds = median(measurements.options.repeats(), || {
+            let own = super::measurements::scratch()?;
             let start = Instant::now();
             open(if fresh { own.path() } else { folder.path() })?;
             Ok(start.elapsed().as_secs_f64())
         })?;
-        figures.add("table", series.to_owned(), (rows, "rows"), seconds, "s");
+        measurements.add("table", series.to_owned(), (rows, "rows"), seconds, "s");
         Ok(())
     };
     opened("built", true)?;

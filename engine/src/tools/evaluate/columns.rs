@@ -7,7 +7,7 @@ use arrow_array::types::Float64Type;
 use arrow_cast::cast;
 use arrow_schema::DataType;
 
-use super::figures::agreement::inside_categories;
+use super::estimates::agreement::inside_categories;
 use super::report::{Report, ResultInput};
 use super::sample::{InputRow, SampledDocument, each_batch};
 use super::statistics::OrientedStatistic;
@@ -82,7 +82,7 @@ pub(super) struct ColumnResults {
 
 /// Evaluates a document score, given by category and document. A document counts once: it is represented by the first
 /// of its whole windows and the mean of a statistic over all of them.
-pub(super) fn figures(
+pub(super) fn results(
     windows: &ResultInput<'_>,
     statistics: &[OrientedStatistic],
     values: &[Vec<Option<f64>>],

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::figures::IntervalEstimate;
+use super::estimates::IntervalEstimate;
 use super::matrix::{Cell, Matrix};
 use crate::report::page::drawing::{Drawing, Swatch, colour};
 use crate::report::page::heat::{ColourScale, HeatMap};
@@ -18,23 +18,25 @@ pub(super) fn intervals(
     rows: impl Iterator<Item = (String, Vec<Option<IntervalEstimate>>)>,
     chance: f64,
 ) -> Bars {
-    let row = |(name, figures): (String, Vec<Option<IntervalEstimate>>)| {
+    let row = |(name, estimates): (String, Vec<Option<IntervalEstimate>>)| {
         let mut layer = Drawing::new(LINE * series.len() as u32);
         layer.mark(chance);
-        for (index, (figure, stroke)) in figures.iter().zip(colour::SERIES).enumerate() {
-            let Some(IntervalEstimate { value: Some(value), interval }) = figure else { continue };
+        for (index, (estimate, stroke)) in estimates.iter().zip(colour::SERIES).enumerate() {
+            let Some(IntervalEstimate { value: Some(value), interval }) = estimate else {
+                continue;
+            };
             let y = f64::from(LINE) * (index as f64 + 0.5);
-            let title = format!("{}: {}", series[index], with_interval(figure.as_ref()));
+            let title = format!("{}: {}", series[index], with_interval(estimate.as_ref()));
             if let Some(ends) = interval {
                 layer.line(&ends.map(|end| (end, y)), stroke, &title);
             }
             layer.dot((*value, y), stroke, title);
         }
-        let values = figures.iter().map(|figure| with_interval(figure.as_ref()));
+        let values = estimates.iter().map(|estimate| with_interval(estimate.as_ref()));
         Bar { name, values: values.collect(), layer }
     };
-    let has_value = |(_, figures): &(String, Vec<Option<IntervalEstimate>>)| {
-        figures.iter().flatten().any(|of| of.value.is_some())
+    let has_value = |(_, estimates): &(String, Vec<Option<IntervalEstimate>>)| {
+        estimates.iter().flatten().any(|of| of.value.is_some())
     };
     let swatches =
         series.iter().zip(colour::SERIES).map(|(name, stroke)| Swatch::new(*name, stroke));
@@ -75,8 +77,8 @@ pub(super) fn matrix_table(matrix: &Matrix) -> Option<Block> {
     (!kinds.is_empty()).then(|| Block::Table { header: header.collect(), rows })
 }
 
-pub(super) fn with_interval(figure: Option<&IntervalEstimate>) -> String {
-    let Some(IntervalEstimate { value: Some(value), interval }) = figure else {
+pub(super) fn with_interval(estimate: Option<&IntervalEstimate>) -> String {
+    let Some(IntervalEstimate { value: Some(value), interval }) = estimate else {
         return "–".into();
     };
     match interval {
@@ -93,7 +95,7 @@ pub(super) fn number(value: Option<f64>) -> String {
 fn cell(cell: Option<&Cell>) -> String {
     cell.map_or_else(
         || "–".to_owned(),
-        |of| format!("{} {}", of.outcome.name(), number(of.figure.value)),
+        |of| format!("{} {}", of.outcome.name(), number(of.estimate.value)),
     )
 }
 
@@ -119,8 +121,8 @@ mod tests {
 
     #[test]
     fn intervals_have_a_legend_and_a_scale_and_escape_names() {
-        let figure = IntervalEstimate { value: Some(0.25), interval: Some([0.2, 0.31]) };
-        let rows = [("<script>".to_owned(), vec![Some(figure)]), ("b".to_owned(), vec![None])];
+        let estimate = IntervalEstimate { value: Some(0.25), interval: Some([0.2, 0.31]) };
+        let rows = [("<script>".to_owned(), vec![Some(estimate)]), ("b".to_owned(), vec![None])];
         let html = Block::Bars(intervals(&["a"], rows.into_iter(), 0.5)).render().unwrap();
         assert!(html.contains("&#60;script&#62; <span class=\"soft\">0.25 (0.20-0.31)"), "{html}");
         assert!(html.contains("chance, 0.50") && html.contains("<span>0.75</span>"), "{html}");

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::guards::GuardRejections;
 use super::heads::HeadResults;
-use super::labels::report::LabelFigures;
+use super::labels::report::LabelResults;
 use super::matrix::Matrix;
 use super::report::Report;
 use super::sample::OmittedCategories;
@@ -28,7 +28,7 @@ pub struct Evaluation {
     pub(crate) categories_left_out: OmittedCategories,
     /// Evaluation on labelled documents, with `--labels`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) labels: Option<LabelFigures>,
+    pub(crate) labels: Option<LabelResults>,
     /// Results for constructed windows by their length: `S2048` and so on.
     #[serde(flatten)]
     pub(crate) lengths: BTreeMap<WindowLength, LengthResults>,

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use longsift_stages::contract::{Figures, Kind};
+use longsift_stages::contract::{Kind, StatisticValues};
 use longsift_stages::{LanguageModel, StageSettings};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::figures::IntervalEstimate;
-use super::measure::WindowFigures;
+use super::estimates::IntervalEstimate;
+use super::measure::MeasuredValues;
 use super::report::ResultInput;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
@@ -40,12 +40,13 @@ pub(crate) struct HeadResults {
     /// Name of the measure.
     pub(crate) measure: String,
     /// Results in the order of layers and heads.
-    pub(crate) heads: Vec<HeadFigures>,
+    pub(crate) heads: Vec<HeadSeparation>,
 }
 
 /// Results for the dependency strength of one head.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
-pub(crate) struct HeadFigures {
+#[schemars(rename = "HeadFigures")]
+pub(crate) struct HeadSeparation {
     pub(crate) layer: u32,
     pub(crate) head: u32,
     /// AUROC of whole windows against windows of two pieces.
@@ -56,7 +57,7 @@ pub(crate) struct HeadFigures {
     pub(crate) far_permute: IntervalEstimate,
 }
 
-impl HeadFigures {
+impl HeadSeparation {
     pub(crate) fn for_kind(&self, kind: &str) -> IntervalEstimate {
         match kind {
             "pieces_2" => self.pieces_2,
@@ -73,16 +74,16 @@ impl HeadFigures {
 
 impl HeadResults {
     /// Returns the `max` heads that separate joined windows best, the best first.
-    pub(crate) fn best(&self, max: usize) -> Vec<HeadFigures> {
+    pub(crate) fn best(&self, max: usize) -> Vec<HeadSeparation> {
         let ranks = self.heads.iter().filter_map(|head| Some((head.rank()?, *head)));
-        let mut ranked: Vec<(f64, HeadFigures)> = ranks.collect();
+        let mut ranked: Vec<(f64, HeadSeparation)> = ranks.collect();
         ranked.sort_by(|(one, _), (other, _)| other.total_cmp(one));
         ranked.into_iter().take(max).map(|(_, head)| head).collect()
     }
 
     /// Returns the layers and heads with results, ascending, and for a kind the values by layer and head.
     pub(crate) fn cells(&self, kind: &str) -> (Vec<u32>, Vec<u32>, Vec<Vec<Option<f64>>>) {
-        let sorted = |number: fn(&HeadFigures) -> u32| {
+        let sorted = |number: fn(&HeadSeparation) -> u32| {
             self.heads.iter().map(number).collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>()
         };
         let (layers, heads) = (sorted(|of| of.layer), sorted(|of| of.head));
@@ -138,10 +139,10 @@ impl HeadColumn {
         HeadValues(vec![Vec::new(); self.heads.len()])
     }
 
-    pub(crate) fn push(&self, values: &mut HeadValues, figures: &WindowFigures) {
+    pub(crate) fn push(&self, values: &mut HeadValues, measured: &MeasuredValues) {
         let (measure, column) = self.index;
-        let numbers = match &figures[measure] {
-            Some(Figures(of)) => of[column].numbers(),
+        let numbers = match &measured[measure] {
+            Some(StatisticValues(of)) => of[column].numbers(),
             None => &[],
         };
         for (head, values) in values.0.iter_mut().enumerate() {
@@ -150,13 +151,13 @@ impl HeadColumn {
     }
 
     /// Evaluates all heads; a head that is listed twice is reported once.
-    pub(crate) fn figures(&self, values: &HeadValues, windows: &ResultInput<'_>) -> HeadResults {
-        let mut heads: Vec<HeadFigures> = Vec::new();
+    pub(crate) fn results(&self, values: &HeadValues, windows: &ResultInput<'_>) -> HeadResults {
+        let mut heads: Vec<HeadSeparation> = Vec::new();
         for ((layer, head), values) in self.heads.iter().zip(&values.0) {
             if !heads.iter().any(|of| (of.layer, of.head) == (*layer, *head)) {
                 let [pieces_2, pieces_8, far_permute] =
                     KINDS_OF_HEADS.map(|kind| windows.for_kind(values, kind));
-                heads.push(HeadFigures {
+                heads.push(HeadSeparation {
                     layer: *layer,
                     head: *head,
                     pieces_2,
@@ -186,13 +187,13 @@ mod tests {
 
     #[test]
     fn heads_are_ranked_and_those_without_results_left_out() {
-        let figure = |value| IntervalEstimate { value, interval: None };
-        let head = |layer, head, two, eight| HeadFigures {
+        let estimate = |value| IntervalEstimate { value, interval: None };
+        let head = |layer, head, two, eight| HeadSeparation {
             layer,
             head,
-            pieces_2: figure(two),
-            pieces_8: figure(eight),
-            far_permute: figure(None),
+            pieces_2: estimate(two),
+            pieces_8: estimate(eight),
+            far_permute: estimate(None),
         };
         let heads = vec![
             head(0, 0, Some(0.5), Some(0.6)),

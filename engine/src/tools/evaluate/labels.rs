@@ -13,14 +13,14 @@ use std::collections::{BTreeMap, HashMap};
 use longsift_stages::score::presets::DEFAULT_SEED;
 
 use super::Evaluator;
-use super::figures::bootstrap::Bootstrap;
+use super::estimates::bootstrap::Bootstrap;
 use super::sample::{self, EvaluationSample, InputRow, SampleOptions, SampledDocument};
 use super::statistics::{MeasuredWindows, OrientedStatistic, free_name};
 use super::windows::{WindowLength, WindowOrigin, starts, windows_per_document};
 use crate::base::error::Result;
 use classes::LabelClasses;
 use kept::LabelledWindows;
-use report::{LabelFigures, LabelLength, RANDOM};
+use report::{LabelLength, LabelResults, RANDOM};
 
 const DOCUMENTS_AT_A_TIME: usize = 32;
 
@@ -31,7 +31,7 @@ impl Evaluator<'_> {
         classes: &LabelClasses,
         wanted: &SampleOptions,
         sample: &EvaluationSample,
-    ) -> Result<LabelFigures> {
+    ) -> Result<LabelResults> {
         let tokens = |tokens: &usize| self.count_natural(sample, *tokens).1 * *tokens as u64;
         self.progress.phase("measure", wanted.lengths.iter().map(tokens).sum());
         let lengths = wanted.lengths.iter().map(|tokens| self.unmeasured(*tokens));
@@ -71,18 +71,18 @@ impl Evaluator<'_> {
                 }
             }
         }
-        let figures = |length: &MeasuredWindows| {
-            (WindowLength(length.tokens as u64), self.label_figures(classes, length))
+        let estimates = |length: &MeasuredWindows| {
+            (WindowLength(length.tokens as u64), self.label_results(classes, length))
         };
-        Ok(LabelFigures {
+        Ok(LabelResults {
             column: classes.column.clone(),
             good: classes.good.iter().cloned().collect(),
             rows_without_label: classes.null_rows,
-            lengths: lengths.iter().map(figures).collect(),
+            lengths: lengths.iter().map(estimates).collect(),
         })
     }
 
-    fn label_figures(&self, labels: &LabelClasses, measured: &MeasuredWindows) -> LabelLength {
+    fn label_results(&self, labels: &LabelClasses, measured: &MeasuredWindows) -> LabelLength {
         let (classes, documents) = (&measured.categories, measured.documents());
         let rejections = measured.rejections(self.plan);
         let passes = rejections.passes();

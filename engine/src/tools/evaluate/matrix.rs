@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::figures::IntervalEstimate;
+use super::estimates::IntervalEstimate;
 
 /// Minimum number of documents of a cell.
 pub(crate) const MIN_DOCUMENTS: usize = 8;
@@ -27,7 +27,8 @@ pub(crate) enum Outcome {
 pub(crate) struct Cell {
     pub(crate) outcome: Outcome,
     /// Value and interval.
-    pub(crate) figure: IntervalEstimate,
+    #[serde(rename = "figure")]
+    pub(crate) estimate: IntervalEstimate,
 }
 
 /// Cells by score, then kind of window. Kinds with fewer than eight documents are left out.
@@ -35,14 +36,14 @@ pub(crate) type Matrix = BTreeMap<String, BTreeMap<String, Cell>>;
 
 impl Cell {
     /// Judges a result; `None` without an interval.
-    pub(crate) fn new(figure: IntervalEstimate) -> Option<Self> {
-        let [low, high] = figure.interval?;
+    pub(crate) fn new(estimate: IntervalEstimate) -> Option<Self> {
+        let [low, high] = estimate.interval?;
         let outcome = match (low > 0.5, high < 0.5) {
             (true, _) => Outcome::Pass,
             (_, true) => Outcome::Fail,
             _ => Outcome::Weak,
         };
-        Some(Self { outcome, figure })
+        Some(Self { outcome, estimate })
     }
 }
 
@@ -75,8 +76,8 @@ mod tests {
     #[test]
     fn interval_that_contains_chance_is_weak() {
         let outcome = |low, high| {
-            let figure = IntervalEstimate { value: Some(0.5), interval: Some([low, high]) };
-            Cell::new(figure).map(|cell| cell.outcome)
+            let estimate = IntervalEstimate { value: Some(0.5), interval: Some([low, high]) };
+            Cell::new(estimate).map(|cell| cell.outcome)
         };
         assert_eq!(outcome(0.44, 0.62), Some(Outcome::Weak));
         assert_eq!(outcome(0.5, 0.7), Some(Outcome::Weak), "its end equals chance");

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use longsift_stages::contract::{Figures, Measure, RowError, Value, Window};
+use longsift_stages::contract::{Measure, RowError, StatisticValues, Value, Window};
 use longsift_stages::tokenize::TokenBytes;
 use rayon::prelude::*;
 use serde_json::json;
@@ -23,8 +23,8 @@ use crate::devices::scheduler::{Scheduler, SchedulerMessage};
 use crate::plan::Plan;
 use crate::plan::programs::Program;
 use crate::run_directory::facts::Identity;
-use crate::score::journal::{self, FigureKey, Header, Journal, WindowKey};
-use crate::score::measuring::{Measured, figures_from_answer, figures_from_attention};
+use crate::score::journal::{self, Header, Journal, StatisticsKey, WindowKey};
+use crate::score::measuring::{Measured, statistics_from_answer, statistics_from_attention};
 use crate::score::passes::{ModelOnDevices, STOP_INTERVAL, device_panicked, no_device};
 use crate::score::programs::{Programs, Question, QuestionContent};
 use crate::score::retained::RetainedMeasure;
@@ -34,7 +34,7 @@ const VERSION: u32 = 1;
 const JOURNAL: &str = "figures.journal";
 
 /// Statistics of a window by measure; `None` if the measure does not support windows of this length.
-pub(crate) type WindowFigures = Vec<Option<Figures>>;
+pub(crate) type MeasuredValues = Vec<Option<StatisticValues>>;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct WindowContent {
@@ -97,7 +97,7 @@ pub(crate) struct Measurer<'a> {
     programs: &'a Programs<'a>,
     stop: &'a Stop,
     journal: Journal,
-    finished: HashMap<FigureKey, Figures>,
+    finished: HashMap<StatisticsKey, StatisticValues>,
     /// Windows for which a measure returned no result, by window length and measure: their number, and the first
     /// reason.
     pub(crate) unmeasured: BTreeMap<(u64, u16), (u64, RowError)>,
@@ -148,13 +148,13 @@ impl<'a> Measurer<'a> {
     }
 
     /// Measures windows of the same number of tokens and returns their results in order.
-    pub(crate) fn measure(&mut self, windows: &[WindowContent]) -> Result<Vec<WindowFigures>> {
+    pub(crate) fn measure(&mut self, windows: &[WindowContent]) -> Result<Vec<MeasuredValues>> {
         self.stop.check()?;
         let tokens = windows.first().map_or(0, |window| window.ids.len()) as u64;
         let keys: Vec<WindowKey> = windows.iter().map(WindowContent::key).collect();
         let plan = self.plan;
         let measures: Vec<(u16, &dyn Measure)> = plan.measures().collect();
-        let mut figures: Vec<WindowFigures> = vec![vec![None; measures.len()]; windows.len()];
+        let mut values: Vec<MeasuredValues> = vec![vec![None; measures.len()]; windows.len()];
         for (measure_index, measure) in measures {
             let needs = measure.needs();
             let asked = needs.answers().map(|_| plan.program(measure_index));
@@ -168,7 +168,7 @@ impl<'a> Measurer<'a> {
             let mut missing = Vec::new();
             for (index, (key, window)) in keys.iter().zip(windows).enumerate() {
                 match self.finished.get(&(*key, measure_index)).filter(|_| !self.only_timed) {
-                    Some(known) => figures[index][usize::from(measure_index)] = Some(known.clone()),
+                    Some(known) => values[index][usize::from(measure_index)] = Some(known.clone()),
                     None => missing.push((index, window)),
                 }
             }
@@ -179,7 +179,7 @@ impl<'a> Measurer<'a> {
             let number = missing.len() as u64;
             let mut keep = |measurer: &mut Self, index: usize, taken: Measured| -> Result<()> {
                 let taken = measurer.keep((keys[index], measure_index), tokens, taken)?;
-                figures[index][usize::from(measure_index)] = taken;
+                values[index][usize::from(measure_index)] = taken;
                 Ok(())
             };
             if let Some(program) = asked {
@@ -203,7 +203,7 @@ impl<'a> Measurer<'a> {
             *took = (took.0 + started.elapsed(), took.1 + number);
         }
         self.journal.sync_if_due(Instant::now())?;
-        Ok(figures)
+        Ok(values)
     }
 
     /// Makes all results durable.
@@ -212,7 +212,12 @@ impl<'a> Measurer<'a> {
     }
 
     /// Appends a result to the journal, or counts a window without one.
-    fn keep(&mut self, key: FigureKey, tokens: u64, taken: Measured) -> Result<Option<Figures>> {
+    fn keep(
+        &mut self,
+        key: StatisticsKey,
+        tokens: u64,
+        taken: Measured,
+    ) -> Result<Option<StatisticValues>> {
         match taken {
             Ok(taken) => {
                 if !self.only_timed {
@@ -243,7 +248,7 @@ impl<'a> Measurer<'a> {
                 Some(text) if needs.document_text => measure.document(text),
                 _ => Vec::new(),
             };
-            measure.figures(&Window { ids, text, text_half, document: &document, evidence: &[] })
+            measure.statistics(&Window { ids, text, text_half, document: &document, evidence: &[] })
         };
         missing.par_iter().map(one).collect()
     }
@@ -270,7 +275,7 @@ impl<'a> Measurer<'a> {
         let questions: Vec<Question<'_>> = questions.collect();
         self.programs.query(program, &questions, &mut |answer| match answer {
             Some((position, answer)) => {
-                keep(self, missing[position].0, figures_from_answer(measure, answer))
+                keep(self, missing[position].0, statistics_from_answer(measure, answer))
             }
             None => self.journal.sync_if_due(Instant::now()),
         })
@@ -307,7 +312,7 @@ impl<'a> Measurer<'a> {
             match scheduler.wait(STOP_INTERVAL) {
                 Some(SchedulerMessage::Window { id, result }) => {
                     if let Some(index) = submitted.remove(&id) {
-                        keep(self, index, figures_from_attention(measure, result))?;
+                        keep(self, index, statistics_from_attention(measure, result))?;
                     }
                 }
                 Some(SchedulerMessage::Step { .. }) | None => {}

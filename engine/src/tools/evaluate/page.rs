@@ -7,8 +7,8 @@ use super::drawings::{
 };
 use super::evaluation::{Evaluation, LengthResults};
 use super::guards::GuardRejections;
-use super::heads::{HeadFigures, KINDS_OF_HEADS};
-use super::labels::report::LabelFigures;
+use super::heads::{HeadSeparation, KINDS_OF_HEADS};
+use super::labels::report::LabelResults;
 use super::report::{Report, TopFifthShares, pairs_of};
 use crate::base::text::{count, line_safe};
 use crate::report::page::numbers::{number, percent};
@@ -48,7 +48,7 @@ impl Evaluation {
 
     fn sections(&self) -> Vec<Section> {
         let mut sections: Vec<Section> =
-            self.labels.iter().flat_map(LabelFigures::sections).collect();
+            self.labels.iter().flat_map(LabelResults::sections).collect();
         for of in self.lengths.values() {
             of.sections(&mut sections);
         }
@@ -86,7 +86,7 @@ impl Evaluation {
             title: format!("Evaluation of {}", self.pipeline),
             kicker: format!("longsift evaluate · seed {}", self.seed),
             lead,
-            tiles: self.labels.iter().flat_map(LabelFigures::tiles).chain(tiles).collect(),
+            tiles: self.labels.iter().flat_map(LabelResults::tiles).chain(tiles).collect(),
             sections: self.sections(),
         }
     }
@@ -209,8 +209,8 @@ impl LengthResults {
 
     fn ladder_drawing(&self, kinds: &[&'static WindowKind]) -> Block {
         let rows = by_importance(&self.reports).map(|(name, report)| {
-            let figure = |kind: &&WindowKind| report.ladder.get(kind.name).copied();
-            (name.clone(), kinds.iter().map(figure).collect())
+            let estimate = |kind: &&WindowKind| report.ladder.get(kind.name).copied();
+            (name.clone(), kinds.iter().map(estimate).collect())
         });
         let names: Vec<String> = kinds.iter().map(|kind| kind.name.replace('_', " ")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -221,7 +221,8 @@ impl LengthResults {
         let block = |title: &str, roles: &[KindRole]| {
             let names = pairs_of(roles);
             let rows = by_importance(&self.reports).map(|(name, report)| {
-                let cell = |pair: &&str| report.paired.get(*pair).and_then(|figure| figure.value);
+                let cell =
+                    |pair: &&str| report.paired.get(*pair).and_then(|estimate| estimate.value);
                 (name.clone(), names.iter().map(cell).collect())
             });
             let columns = names.iter().map(|name| name.replace('_', " ")).collect();
@@ -269,10 +270,11 @@ impl LengthResults {
                 blocks.push(Block::Heading(title));
                 blocks.push(diverging(columns, names.zip(cells), (0.0, 1.0)));
             }
-            let row = |head: &HeadFigures| {
-                let figures = KINDS_OF_HEADS.map(|kind| with_interval(Some(&head.for_kind(kind))));
+            let row = |head: &HeadSeparation| {
+                let estimates =
+                    KINDS_OF_HEADS.map(|kind| with_interval(Some(&head.for_kind(kind))));
                 let name = format!("layer {}, head {}", head.layer, head.head);
-                std::iter::once(name).chain(figures).collect()
+                std::iter::once(name).chain(estimates).collect()
             };
             let rows = of.best(BEST_HEADS).iter().map(row).collect();
             let [two, eight, permuted] = KINDS_OF_HEADS;

@@ -6,9 +6,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::constructions::{KINDS, KindRole, Pool};
-use super::figures::agreement::{category_variance, inside_categories, quantiles, spearman};
-use super::figures::bootstrap::Bootstrap;
-use super::figures::{IntervalEstimate, Ladder, TopFifth, Values, pairs_of_kinds, share_of_wins};
+use super::estimates::agreement::{category_variance, inside_categories, quantiles, spearman};
+use super::estimates::bootstrap::Bootstrap;
+use super::estimates::{IntervalEstimate, Ladder, TopFifth, Values, pairs_of_kinds, share_of_wins};
 use super::matrix::Cell;
 use super::statistics::{MeasuredWindows, OrientedStatistic};
 
@@ -109,12 +109,12 @@ impl ResultInput<'_> {
             return self.paired(values, pair);
         }
         let ladder = self.ladder(values, kind);
-        self.bootstrap.figure(|counts| ladder.pooled(counts))
+        self.bootstrap.estimate(|counts| ladder.pooled(counts))
     }
 
     fn paired(&self, values: &Values, pair: Pair) -> IntervalEstimate {
         let pairs = pairs_of_kinds(&self.measured.origins, values, pair.first, pair.second);
-        self.bootstrap.figure(|counts| share_of_wins(&pairs, counts))
+        self.bootstrap.estimate(|counts| share_of_wins(&pairs, counts))
     }
 
     fn top_fifth(&self, pool: Pool, statistic: &OrientedStatistic) -> TopFifthShares {
@@ -124,7 +124,7 @@ impl ResultInput<'_> {
         let MeasuredWindows { origins, categories, .. } = self.measured;
         let with = |values: &Values, may_enter: Option<&[bool]>| {
             let pools = TopFifth::new(pool, origins, values, categories.len(), may_enter);
-            (self.bootstrap.figure(|counts| pools.real_share(counts)), pools.by_chance())
+            (self.bootstrap.estimate(|counts| pools.real_share(counts)), pools.by_chance())
         };
         let free = statistic.without_guards();
         let (plain, by_chance) = with(free, None);
@@ -180,8 +180,8 @@ impl Report {
     pub(crate) fn cells(&self) -> BTreeMap<String, Cell> {
         let targets = pairs_of(&[KindRole::Dependence, KindRole::PlantedTwin, KindRole::Junk]);
         let paired = self.paired.iter().filter(|(name, _)| targets.contains(name));
-        let figures = self.ladder.iter().chain(paired);
-        figures.filter_map(|(name, of)| Some(((*name).to_owned(), Cell::new(*of)?))).collect()
+        let estimates = self.ladder.iter().chain(paired);
+        estimates.filter_map(|(name, of)| Some(((*name).to_owned(), Cell::new(*of)?))).collect()
     }
 }
 

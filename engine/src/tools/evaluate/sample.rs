@@ -1,7 +1,7 @@
 //! Sampling of documents: of each category those with the smallest hash of their id, so that the sample does not
 //! depend on the order, partitioning or names of files.
 //!
-//! One pass over ids and categories keeps the smallest hashes of each category; their texts are read and tokenised
+//! One pass over ids and categories keeps the smallest hashes of each category; their texts are read and tokenized
 //! until every length has enough documents. If it does not, the next pass starts above the largest hash kept. Memory:
 //! the ids of a pass, and the documents of one batch.
 
@@ -30,7 +30,7 @@ use crate::plan::encoded::tokenize;
 /// does not depend on these numbers.
 const FIRST_PASS_IDS: usize = 256;
 const MAX_IDS_PER_PASS: usize = 1 << 16;
-/// Documents whose texts are read and tokenised at a time.
+/// Documents whose texts are read and tokenized at a time.
 const DOCUMENTS_PER_BATCH: usize = 32;
 const ROWS_PER_READ: usize = 16;
 /// Maximum number of left-out categories listed.
@@ -311,7 +311,7 @@ fn read_candidates(
     Ok(equal_ids)
 }
 
-/// Reads and tokenises the documents of a sample, in order.
+/// Reads and tokenizes the documents of a sample, in order.
 ///
 /// # Errors
 /// Fails if the documents take more than half of the pipeline's memory limit.
@@ -349,7 +349,7 @@ pub(crate) struct NaturalDocument {
     text: TokenizedText,
 }
 
-/// Text of a document with the ends of its tokens; `None` for pre-tokenised documents.
+/// Text of a document with the ends of its tokens; `None` for pre-tokenized documents.
 type TokenizedText = Option<(DocumentText, EncodedText)>;
 
 impl NaturalDocument {
@@ -448,7 +448,7 @@ fn sort_key(wanted: &SampleOptions, id: String) -> SortKey {
     (mix(key(wanted.seed, &["document", &id])), id)
 }
 
-/// Tokenises a document and returns its token ids and its text; `None` if a run would quarantine it.
+/// Tokenizes a document and returns its token ids and its text; `None` if a run would quarantine it.
 fn encode(
     plan: &Plan,
     row: InputRow,

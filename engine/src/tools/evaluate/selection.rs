@@ -7,7 +7,7 @@ use longsift_stages::contract::Decimal;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::figures::agreement::quantiles;
+use super::estimates::agreement::quantiles;
 use super::report::ResultInput;
 use super::statistics::{MeasuredWindows, OrientedStatistic};
 

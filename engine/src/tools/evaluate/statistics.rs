@@ -1,11 +1,11 @@
 //! Statistics of the windows of an evaluation: every number of every measure, and the pipeline's score.
 
-use longsift_stages::contract::{Column, Figures, Kind, Orientation};
+use longsift_stages::contract::{Column, Kind, Orientation, StatisticValues};
 use longsift_stages::filter::guards::{Guard, Verdict};
 use longsift_stages::score::terms::{Scale, Scorer, Term};
 
 use super::guards::Rejections;
-use super::measure::WindowFigures;
+use super::measure::MeasuredValues;
 use super::windows::WindowOrigin;
 use crate::base::random::random_score;
 use crate::plan::Plan;
@@ -51,7 +51,7 @@ pub(crate) struct MeasuredWindows {
     /// Scaling group by window.
     groups: Vec<usize>,
     /// Values by window and index in [`MeasuredWindows::columns`]; `NaN` if missing.
-    figures: Vec<Vec<f64>>,
+    values: Vec<Vec<f64>>,
     columns: Vec<Column>,
 }
 
@@ -60,9 +60,9 @@ impl MeasuredWindows {
     pub(crate) fn new(plan: &Plan, tokens: usize, score_columns: usize) -> Self {
         let numbers = plan.measures.columns.iter().flat_map(|of| of.columns.iter());
         let columns = numbers.filter(|column| column.kind != Kind::Numbers).cloned().collect();
-        let (origins, categories, ids, groups, figures) = Default::default();
+        let (origins, categories, ids, groups, values) = Default::default();
         let scores = vec![Vec::new(); score_columns];
-        Self { tokens, origins, categories, ids, scores, groups, figures, columns }
+        Self { tokens, origins, categories, ids, scores, groups, values, columns }
     }
 
     /// Returns the number of documents of each category.
@@ -75,20 +75,21 @@ impl MeasuredWindows {
         plan: &Plan,
         origin: WindowOrigin,
         group: usize,
-        figures: &WindowFigures,
+        values: &MeasuredValues,
     ) {
         let mut numbers = Vec::with_capacity(self.columns.len());
-        for (of, figures) in plan.measures.columns.iter().zip(figures) {
+        for (of, values) in plan.measures.columns.iter().zip(values) {
             for (index, column) in of.columns.iter().enumerate() {
                 if column.kind != Kind::Numbers {
-                    let value = figures.as_ref().and_then(|Figures(values)| values[index].finite());
+                    let value =
+                        values.as_ref().and_then(|StatisticValues(values)| values[index].finite());
                     numbers.push(value.unwrap_or(f64::NAN));
                 }
             }
         }
         self.origins.push(origin);
         self.groups.push(group);
-        self.figures.push(numbers);
+        self.values.push(numbers);
     }
 
     fn column(&self, name: &str) -> Option<usize> {
@@ -98,7 +99,7 @@ impl MeasuredWindows {
     /// Returns the measured values of a column by window; `NaN` if missing.
     pub(crate) fn raw(&self, name: &str) -> Option<Vec<f64>> {
         let index = self.column(name)?;
-        Some(self.figures.iter().map(|numbers| numbers[index]).collect())
+        Some(self.values.iter().map(|numbers| numbers[index]).collect())
     }
 
     /// Returns the windows of each group, and the whole ones among them.
@@ -124,7 +125,7 @@ impl MeasuredWindows {
         let mut all = Vec::new();
         for (index, column) in self.columns.iter().enumerate() {
             let negated = column.orientation == Orientation::Lower;
-            let values = self.figures.iter().map(|numbers| {
+            let values = self.values.iter().map(|numbers| {
                 let value = if negated { -numbers[index] } else { numbers[index] };
                 Some(value).filter(|value| value.is_finite())
             });
@@ -189,7 +190,7 @@ impl MeasuredWindows {
             }
             let scale = |(term, column): (&Term, &usize)| {
                 let of: Vec<f64> =
-                    counted.iter().map(|window| self.figures[*window][*column]).collect();
+                    counted.iter().map(|window| self.values[*window][*column]).collect();
                 let is_known = term.optional || of.iter().any(|value| value.is_finite());
                 is_known.then(|| Scale::new(&of, term.standardise.unwrap_or(settings.standardise)))
             };
@@ -201,7 +202,7 @@ impl MeasuredWindows {
             let scorer = Scorer::new(&terms, combine, settings.standardise, &scales)?;
             for window in windows {
                 let of: Vec<f64> =
-                    columns.iter().map(|column| self.figures[window][*column]).collect();
+                    columns.iter().map(|column| self.values[window][*column]).collect();
                 values[window] = Some(scorer.score(&of)).filter(|score| score.is_finite());
             }
         }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::ops::Range;
 
-use longsift_stages::contract::ForwardFigures;
+use longsift_stages::contract::ForwardStatistics;
 
 use super::Explanation;
 use super::page::{shade, shades};
@@ -11,7 +11,7 @@ use crate::report::page::{Section, TextPiece};
 
 impl Explanation {
     /// Records the losses of the window's tokens, and the gains of those that also have a short context.
-    pub(super) fn note_losses(&mut self, made: &ForwardFigures) {
+    pub(super) fn note_losses(&mut self, made: &ForwardStatistics) {
         let (long, short) = (&made.losses, &made.short_losses);
         let without = (long.len() + 1).saturating_sub(short.len());
         self.token_losses.clone_from(long);

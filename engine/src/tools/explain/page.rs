@@ -41,14 +41,14 @@ impl Explanation {
         if !self.far_mass.is_empty() || !self.links.is_empty() {
             sections.push(self.along().on_request());
         }
-        let figures: Vec<CaptionedChart> = self.lists();
-        if !figures.is_empty() {
+        let charts: Vec<CaptionedChart> = self.lists();
+        if !charts.is_empty() {
             let lead = "Statistics that are lists.";
             sections.push(Section::new(
                 "lists",
                 "Statistics by head and distance",
                 lead,
-                vec![Block::Figures(figures)],
+                vec![Block::Charts(charts)],
             ));
         }
         if !self.matrix.lift.is_empty() {
@@ -68,7 +68,7 @@ impl Explanation {
             let map = Section::new("blocks", "Attention by block", &lead, vec![Block::Heat(map)]);
             sections.push(map.on_request());
         }
-        let rows = self.figures.iter().map(|own| {
+        let rows = self.statistics.iter().map(|own| {
             vec![own.statistic.clone(), shown(&own.now), shown(&own.recorded), own.unit.clone()]
         });
         let table = Block::table(["statistic", "now", "recorded", "unit"], rows.collect());
@@ -353,18 +353,18 @@ impl Explanation {
     }
 
     fn lists(&self) -> Vec<CaptionedChart> {
-        let mut figures = Vec::new();
-        for figure in &self.figures {
-            let Value::Numbers(numbers) = &figure.now else { continue };
-            let series = (&*figure.statistic, colour::BLUE);
-            let chart = Block::Chart(list(&figure.statistic, &[series], &[numbers]));
-            figures.push(CaptionedChart::new(
-                figure.statistic.replace('_', " "),
-                figure.doc.clone(),
+        let mut charts = Vec::new();
+        for own in &self.statistics {
+            let Value::Numbers(numbers) = &own.now else { continue };
+            let series = (&*own.statistic, colour::BLUE);
+            let chart = Block::Chart(list(&own.statistic, &[series], &[numbers]));
+            charts.push(CaptionedChart::new(
+                own.statistic.replace('_', " "),
+                own.doc.clone(),
                 chart,
             ));
         }
-        figures
+        charts
     }
 }
 

@@ -77,8 +77,8 @@ def _dispatch(options: argparse.Namespace) -> int:
         f"{len(plan.heldout.ids)} held-out windows; {plan.steps} steps a run",
         file=sys.stderr,
     )
-    for name, figures in counted["arms"].items():
-        print(f"{name}: trigram {figures['trigram_loss']:.3f}, with cache {figures['cache_loss']:.3f}", file=sys.stderr)
+    for name, counted_arm in counted["arms"].items():
+        print(f"{name}: trigram {counted_arm['trigram_loss']:.3f}, with cache {counted_arm['cache_loss']:.3f}", file=sys.stderr)
     if options.command == "plan":
         return 0
 

@@ -12,7 +12,7 @@ from longsift.ablation.hashing import mix
 from longsift.ablation.measures import octaves, targets
 from longsift.ablation.model import token_losses
 from longsift.ablation.plan import HeldOut
-from longsift.ablation.statistics import DocumentFigures, Resampler
+from longsift.ablation.statistics import DocumentSums, Resampler
 
 BATCH_WINDOWS = 4
 TASK_WINDOWS = 16
@@ -47,9 +47,9 @@ def near_losses(model: Any, ids: npt.NDArray[np.int32], near_tokens: int, device
     return np.stack(parts)
 
 
-def document_figures(
+def document_sums(
     heldout: HeldOut, near_tokens: int, full: npt.NDArray[np.float64], near: npt.NDArray[np.float64]
-) -> dict[str, DocumentFigures]:
+) -> dict[str, DocumentSums]:
     """Computes the measures of each held-out document from the losses of its windows."""
     masks = targets(heldout.ids, near_tokens)
     gain = np.zeros_like(full)
@@ -114,7 +114,7 @@ def evaluate(model: Any, heldout: HeldOut, near_tokens: int, device: torch.devic
     model.eval()
     full = full_losses(model, heldout.ids, device)
     near = near_losses(model, heldout.ids, near_tokens, device)
-    figures = document_figures(heldout, near_tokens, full, near)
+    sums = document_sums(heldout, near_tokens, full, near)
     resampler = Resampler(heldout.classes, 1, resamples=1)
     by_octave = []
     for start, end in octaves(heldout.ids.shape[1]):
@@ -122,12 +122,12 @@ def evaluate(model: Any, heldout: HeldOut, near_tokens: int, device: torch.devic
         mask[:, start - 1 : end - 1] = True
         by_octave.append(round(resampler.estimate(heldout.sums(full, mask)), 5))
     record = {
-        **{name: _rounded(resampler.estimate(one)) for name, one in figures.items()},
+        **{name: _rounded(resampler.estimate(one)) for name, one in sums.items()},
         **{name: round(share, 4) for name, share in task_accuracy(model, heldout, device).items()},
         "octaves": by_octave,
         "documents": {
             name: {"sums": [round(float(value), 4) for value in one.sums[0]], "counts": [int(value) for value in one.counts[0]]}
-            for name, one in figures.items()
+            for name, one in sums.items()
         },
     }
     model.train(was_training)

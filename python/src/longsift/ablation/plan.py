@@ -20,7 +20,7 @@ from longsift.ablation.config import MAX_WINDOW_DIFFERENCE, MIN_WINDOWS_BETWEEN_
 from longsift.ablation.hashing import permutation
 from longsift.ablation.ngram import Trigram, with_cache
 from longsift.ablation.overlap import GramSet, overlap_problems
-from longsift.ablation.statistics import DocumentFigures, Resampler
+from longsift.ablation.statistics import DocumentSums, Resampler
 
 VERSION = 1
 """Version of the measures; results of different versions are not combined."""
@@ -185,12 +185,12 @@ class HeldOut:
     classes: tuple[str, ...]
     """Class of each document."""
 
-    def sums(self, values: npt.NDArray[Any], mask: npt.NDArray[np.bool_]) -> DocumentFigures:
+    def sums(self, values: npt.NDArray[Any], mask: npt.NDArray[np.bool_]) -> DocumentSums:
         """Sum and number of the masked values by document, as one row (one seed)."""
         count = len(self.documents)
         by_window = (np.where(mask, values, 0).sum(axis=1, dtype=np.float64), mask.sum(axis=1, dtype=np.float64))
         sums, counts = (np.bincount(self.document_of, one, count).astype(np.float64) for one in by_window)
-        return DocumentFigures(sums[None], counts[None])
+        return DocumentSums(sums[None], counts[None])
 
 
 def choose(heldout: Windows, per_document: int) -> HeldOut:

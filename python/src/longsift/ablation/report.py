@@ -12,11 +12,11 @@ from longsift.ablation.config import Settings
 from longsift.ablation.measures import octaves
 from longsift.ablation.results import Results, results_path
 from longsift.ablation.statistics import (
-    FIGURES,
+    MEASURES,
     MIN_RETRIEVAL_GAIN,
-    ArmFigures,
+    ArmResults,
     Difference,
-    DocumentFigures,
+    DocumentSums,
     Interval,
     Resampler,
     difference,
@@ -43,15 +43,15 @@ class Summary:
         self.finished = {
             name: {seed: one for seed, one in runs.items() if one.finished} for name, runs in self.runs.items()
         }
-        self.figures = {name: self._figures(name, sorted(runs)) for name, runs in self.finished.items() if runs}
+        self.results = {name: self._results(name, sorted(runs)) for name, runs in self.finished.items() if runs}
         self.intervals = {
             name: {
-                figure: _interval(one.figures[figure], self._classes(name), len(self.finished[name])) for figure in FIGURES
+                measure: _interval(one.measures[measure], self._classes(name), len(self.finished[name])) for measure in MEASURES
             }
-            for name, one in self.figures.items()
+            for name, one in self.results.items()
         }
         self.entry = {
-            name: entry_problems(self.intervals[name], self.figures[name].trigram_loss) if name in self.figures else []
+            name: entry_problems(self.intervals[name], self.results[name].trigram_loss) if name in self.results else []
             for name in settings.arms
         }
         self.finished_runs = sum(map(len, self.finished.values()))
@@ -61,16 +61,16 @@ class Summary:
     def _classes(self, name: str) -> list[str]:
         return list(next(iter(self.finished[name].values())).run["classes"])
 
-    def _figures(self, name: str, seeds: Sequence[int]) -> ArmFigures:
+    def _results(self, name: str, seeds: Sequence[int]) -> ArmResults:
         documents = [self.finished[name][seed].evaluations[-1]["documents"] for seed in seeds]
-        figures = {
-            figure: DocumentFigures(
-                np.array([one[figure]["sums"] for one in documents]),
-                np.array([one[figure]["counts"] for one in documents], dtype=np.float64),
+        measures = {
+            measure: DocumentSums(
+                np.array([one[measure]["sums"] for one in documents]),
+                np.array([one[measure]["counts"] for one in documents], dtype=np.float64),
             )
-            for figure in FIGURES
+            for measure in MEASURES
         }
-        return ArmFigures(figures, float(self.plan["arms"][name]["trigram_loss"]))
+        return ArmResults(measures, float(self.plan["arms"][name]["trigram_loss"]))
 
     def _compare(self, first: str, second: str) -> dict[str, Any]:
         """The comparison of two arms, over the seeds that both have finished.
@@ -81,15 +81,15 @@ class Summary:
         unfinished = f"without a verdict: {self.finished_runs} of {self.planned_runs} runs are finished"
         if not seeds:
             return {"first": first, "second": second, "seeds": 0, "differences": [], "verdict": unfinished}
-        one, other = self._figures(first, seeds), self._figures(second, seeds)
+        one, other = self._results(first, seeds), self._results(second, seeds)
         classes = self._classes(first)
         resampler = Resampler(classes, len(seeds))
-        differences = [difference(figure, one, other, resampler) for figure in FIGURES]
+        differences = [difference(measure, one, other, resampler) for measure in MEASURES]
         by_class = {}
         for name in sorted(set(classes)):
             chosen = np.array(classes) == name
             own = Resampler([name] * int(chosen.sum()), len(seeds))
-            by_class[name] = [difference(figure, restrict(one, chosen), restrict(other, chosen), own) for figure in FIGURES]
+            by_class[name] = [difference(measure, restrict(one, chosen), restrict(other, chosen), own) for measure in MEASURES]
         return {
             "first": first,
             "second": second,
@@ -132,11 +132,11 @@ class Summary:
             samples = counted["sample_losses"]
             row = [name, str(len(self.finished[name])), f"{counted['windows']:,}"]
             if name in self.intervals:
-                row += [_text(self.intervals[name][figure]) for figure in FIGURES]
+                row += [_text(self.intervals[name][measure]) for measure in MEASURES]
                 last = [one.evaluations[-1] for one in self.finished[name].values()]
                 row += [f"{np.mean([one[task] for one in last]):.0%}" for task in ("copy", "recall")]
             else:
-                row += ["–"] * (len(FIGURES) + 2)
+                row += ["–"] * (len(MEASURES) + 2)
             row += [f"{counted['trigram_loss']:.3f}", f"{counted['cache_loss']:.3f}"]
             row += [f"{np.mean(samples):.3f} ± {np.std(samples, ddof=1):.3f}", self.mark_tokens(name)]
             met = "met" if name in self.intervals else "not finished"
@@ -144,10 +144,10 @@ class Summary:
         return rows
 
     ARM_COLUMNS = (
-        "arm", "seeds", "windows", *FIGURES.values(), "copy", "recall", "trigram", "trigram and cache",
+        "arm", "seeds", "windows", *MEASURES.values(), "copy", "recall", "trigram", "trigram and cache",
         "trigram of samples", f"million tokens to retrieval gain {RETRIEVAL_MARK}", "entry condition",
     )  # fmt: skip
-    DIFFERENCE_COLUMNS = ("comparison", "figure", "documents", "difference", "detectable", "answer")
+    DIFFERENCE_COLUMNS = ("comparison", "measure", "documents", "difference", "detectable", "answer")
 
     def difference_rows(self) -> list[list[str]]:
         """The table of differences."""
@@ -157,7 +157,7 @@ class Summary:
             for group, differences in [("all classes alike", one["differences"]), *one.get("by_class", {}).items()]:
                 for found in differences:
                     rows.append(
-                        [pair, FIGURES[found.figure], group, _text(found.interval), f"{found.interval.detectable:.3f}", self._answer(one, found)]
+                        [pair, MEASURES[found.measure], group, _text(found.interval), f"{found.interval.detectable:.3f}", self._answer(one, found)]
                     )
         return rows
 
@@ -170,9 +170,9 @@ class Summary:
         return [f"{one['first']} against {one['second']}: {one['verdict']}" for one in self.comparisons]
 
 
-def _interval(figures: DocumentFigures, classes: Sequence[str], seeds: int) -> Interval:
+def _interval(sums: DocumentSums, classes: Sequence[str], seeds: int) -> Interval:
     resampler = Resampler(classes, seeds)
-    return resampler.interval(figures)
+    return resampler.interval(sums)
 
 
 def _text(interval: Interval) -> str:
@@ -222,8 +222,8 @@ def page(summary: Summary) -> str:
     names = list(summary.settings.arms)
     key = "".join(f'<span><i style="background:var(--c{index % 8})"></i>{html.escape(name)}</span>' for index, name in enumerate(names))
     charts = [
-        _chart(title, "million tokens", {name: _curve(summary, name, figure) for name in names}, marks)
-        for figure, title, marks in (
+        _chart(title, "million tokens", {name: _curve(summary, name, measure) for name in names}, marks)
+        for measure, title, marks in (
             ("loss", "Mean loss on held-out documents", {}),
             ("long_gain", "Long gain: last eighth, short context minus all", {"0": 0.0}),
             ("retrieval_gain", "Retrieval gain", {"entry condition": MIN_RETRIEVAL_GAIN}),
@@ -252,10 +252,10 @@ def page(summary: Summary) -> str:
     )
 
 
-def _curve(summary: Summary, name: str, figure: str) -> list[list[tuple[float, float]]]:
+def _curve(summary: Summary, name: str, measure: str) -> list[list[tuple[float, float]]]:
     """Points of each seed. The last one uses more windows of the same documents."""
     return [
-        [(one["tokens"] / 1e6, one[figure]) for one in results.evaluations if one[figure] is not None]
+        [(one["tokens"] / 1e6, one[measure]) for one in results.evaluations if one[measure] is not None]
         for results in summary.runs[name].values()
     ]
 

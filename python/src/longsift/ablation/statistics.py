@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-FIGURES = {
+MEASURES = {
     "loss": "mean loss",
     "long_gain": "long gain",
     "retrieval_gain": "retrieval gain",
@@ -17,7 +17,7 @@ FIGURES = {
 }
 """Measures of a document. Each is a sum over some of its tokens, and the number of these tokens."""
 LOWER_IS_BETTER = {"loss", "fresh_loss"}
-VERDICT_FIGURES = ("long_gain", "loss")
+VERDICT_MEASURES = ("long_gain", "loss")
 MIN_RETRIEVAL_GAIN = 1.0
 """In nats. With a lower gain a model has not learned to copy, so arms differ for other reasons."""
 MIN_SEEDS = 3
@@ -53,7 +53,7 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class DocumentFigures:
+class DocumentSums:
     """Sums and token counts of one measure: a row per seed, a column per document."""
 
     sums: Floats
@@ -78,23 +78,23 @@ class Resampler:
             random.multinomial(len(rows), np.full(len(rows), 1 / len(rows)), size=resamples) for rows in self._members
         ]
 
-    def estimate(self, figures: DocumentFigures) -> float:
+    def estimate(self, one: DocumentSums) -> float:
         """Unweighted mean over classes of the mean over the tokens and seeds of a class."""
         even = np.full((1, self._seeds), 1 / self._seeds)
-        return float(self._means(figures, even, [np.ones((1, len(rows))) for rows in self._members])[0])
+        return float(self._means(one, even, [np.ones((1, len(rows))) for rows in self._members])[0])
 
-    def draws(self, figures: DocumentFigures) -> Floats:
+    def draws(self, one: DocumentSums) -> Floats:
         """The estimate in every resample."""
-        return self._means(figures, self._seed_weights, self._document_weights)
+        return self._means(one, self._seed_weights, self._document_weights)
 
-    def interval(self, figures: DocumentFigures, other: DocumentFigures | None = None) -> Interval:
+    def interval(self, one: DocumentSums, other: DocumentSums | None = None) -> Interval:
         """Interval of the estimate of an arm, or of its difference from another arm.
 
         The variance is that of the bootstrap. Draws of n seeds underestimate the variance between seeds by a share of 1/n, which is added. The
         quantile of Student's t combines those for seeds and for documents by their shares of the variance: with three seeds, one quantile
         with the combined degrees of freedom (Welch and Satterthwaite) would miss the true value twice as often as stated.
         """
-        value, draws, by_seed = self.estimate(figures), self.draws(figures), self._by_seed(figures)
+        value, draws, by_seed = self.estimate(one), self.draws(one), self._by_seed(one)
         if other is not None:
             value, draws, by_seed = value - self.estimate(other), draws - self.draws(other), by_seed - self._by_seed(other)
         if np.isnan(value):
@@ -107,16 +107,16 @@ class Resampler:
         error = float(np.sqrt(variance))
         return Interval(value, value - quantile * error, value + quantile * error, error, quantile)
 
-    def _by_seed(self, figures: DocumentFigures) -> Floats:
+    def _by_seed(self, one: DocumentSums) -> Floats:
         """The estimate of each seed alone."""
-        return self._means(figures, np.eye(self._seeds), [np.ones((self._seeds, len(rows))) for rows in self._members])
+        return self._means(one, np.eye(self._seeds), [np.ones((self._seeds, len(rows))) for rows in self._members])
 
-    def _means(self, figures: DocumentFigures, seeds: Floats, documents: Sequence[npt.NDArray[np.float64] | npt.NDArray[np.int64]]) -> Floats:
+    def _means(self, one: DocumentSums, seeds: Floats, documents: Sequence[npt.NDArray[np.float64] | npt.NDArray[np.int64]]) -> Floats:
         by_class = []
         for rows, weights in zip(self._members, documents, strict=True):
             with np.errstate(invalid="ignore", divide="ignore"):
-                sums = np.einsum("bs,sd,bd->b", seeds, figures.sums[:, rows], weights)
-                counts = np.einsum("bs,sd,bd->b", seeds, figures.counts[:, rows], weights)
+                sums = np.einsum("bs,sd,bd->b", seeds, one.sums[:, rows], weights)
+                counts = np.einsum("bs,sd,bd->b", seeds, one.counts[:, rows], weights)
                 by_class.append(sums / counts)
         # A class without measured tokens in a resample is excluded from the mean of that resample.
         means = np.stack(by_class)
@@ -126,10 +126,10 @@ class Resampler:
 
 
 @dataclass(frozen=True)
-class ArmFigures:
-    """Measures of one arm: `figures` by seed and document, and the loss of the trigram of its windows."""
+class ArmResults:
+    """Measures of one arm: `measures` by seed and document, and the loss of the trigram of its windows."""
 
-    figures: Mapping[str, DocumentFigures]
+    measures: Mapping[str, DocumentSums]
     trigram_loss: float
 
 
@@ -150,7 +150,7 @@ def entry_problems(intervals: Mapping[str, Interval], trigram_loss: float) -> li
 class Difference:
     """The first arm minus the second in one measure."""
 
-    figure: str
+    measure: str
     interval: Interval
 
     @property
@@ -159,12 +159,12 @@ class Difference:
         interval = self.interval
         if interval.low <= 0 <= interval.high or np.isnan(interval.value):
             return "not distinguishable"
-        return "better" if (interval.value < 0) == (self.figure in LOWER_IS_BETTER) else "worse"
+        return "better" if (interval.value < 0) == (self.measure in LOWER_IS_BETTER) else "worse"
 
 
-def difference(figure: str, first: ArmFigures, second: ArmFigures, resampler: Resampler) -> Difference:
+def difference(measure: str, first: ArmResults, second: ArmResults, resampler: Resampler) -> Difference:
     """Compares two arms by the same resamples."""
-    return Difference(figure, resampler.interval(first.figures[figure], second.figures[figure]))
+    return Difference(measure, resampler.interval(first.measures[measure], second.measures[measure]))
 
 
 def verdict(differences: Sequence[Difference], entry: Mapping[str, Sequence[str]], seeds: int) -> str:
@@ -174,15 +174,15 @@ def verdict(differences: Sequence[Difference], entry: Mapping[str, Sequence[str]
         return f"without a verdict: too small to compare ({', '.join(missing)})"
     if seeds < MIN_SEEDS:
         return f"without a verdict: {seeds} of {MIN_SEEDS} seeds"
-    answers = [one.answer for one in differences if one.figure in VERDICT_FIGURES]
+    answers = [one.answer for one in differences if one.measure in VERDICT_MEASURES]
     if "better" in answers:
-        return "better" if "worse" not in answers else "mixed: better in one figure and worse in the other"
+        return "better" if "worse" not in answers else "mixed: better in one measure and worse in the other"
     return "worse" if "worse" in answers else "not distinguishable at this size"
 
 
-def restrict(figures: ArmFigures, documents: npt.NDArray[np.bool_]) -> ArmFigures:
+def restrict(results: ArmResults, documents: npt.NDArray[np.bool_]) -> ArmResults:
     """Returns the measures of some of the documents."""
     chosen = {
-        name: DocumentFigures(one.sums[:, documents], one.counts[:, documents]) for name, one in figures.figures.items()
+        name: DocumentSums(one.sums[:, documents], one.counts[:, documents]) for name, one in results.measures.items()
     }
-    return dataclasses.replace(figures, figures=chosen)
+    return dataclasses.replace(results, measures=chosen)

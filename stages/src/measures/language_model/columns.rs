@@ -4,7 +4,7 @@ use longsift_kernels::WindowSums;
 
 use super::settings::{AttentionLayer, LanguageModel};
 use crate::contract::{
-    Column, ForwardFigures, Kind, LayerAttention, Merge, Orientation, RowError, Value,
+    Column, ForwardStatistics, Kind, LayerAttention, Merge, Orientation, RowError, Value,
 };
 
 /// Returns the columns that the measure writes, in the order of its values.
@@ -182,7 +182,7 @@ fn attention_columns(settings: &LanguageModel) -> Vec<Column> {
 /// If a value is not finite: queries and keys are too large for float32.
 pub(super) fn attention(
     settings: &LanguageModel,
-    evidence: &ForwardFigures,
+    evidence: &ForwardStatistics,
     tokens: usize,
     values: &mut Vec<Value>,
 ) -> Result<(), RowError> {
@@ -206,7 +206,7 @@ pub(super) fn attention(
         };
         strengths.push(chosen(layer, &sums.dependency_strength(tokens)));
         variances.push(chosen(layer, &sums.far_variance(tokens)));
-        let finite = |figures: &[f64]| figures.iter().all(|figure| figure.is_finite());
+        let finite = |values: &[f64]| values.iter().all(|value| value.is_finite());
         if !finite(far_mass) || !finite(far_square) {
             let message = format!(
                 "the attention of layer {} is not finite: its queries and keys are too large for float32",
@@ -249,8 +249,8 @@ fn means(by_layer: &[Vec<f64>]) -> Vec<f64> {
     by_layer.iter().map(|heads| mean(heads)).collect()
 }
 
-fn mean(figures: &[f64]) -> f64 {
-    figures.iter().sum::<f64>() / figures.len() as f64
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
 }
 
 /// Converts a list; `None` becomes null.

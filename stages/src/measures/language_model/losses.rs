@@ -1,6 +1,6 @@
 //! Sums of a window's losses: of the whole, and of the gain from a long context over short ones.
 
-use crate::contract::{ForwardFigures, Value};
+use crate::contract::{ForwardStatistics, Value};
 
 /// A key token gains more than this from the long context, in nats, and has a loss below this with it (Fang et al.
 /// 2024, "What is Wrong with Perplexity for Long-context Language Modeling?").
@@ -27,8 +27,8 @@ pub struct LossSums {
 
 /// Returns the mean gain by position: band b has the positions from C·2^b to C·2^(b+1), where C is the short context.
 /// The last band ends with the window. `None` without gains.
-pub(super) fn gain_by_position(figures: &ForwardFigures) -> Option<Vec<f64>> {
-    let (long, short) = (&figures.losses, &figures.short_losses);
+pub(super) fn gain_by_position(output: &ForwardStatistics) -> Option<Vec<f64>> {
+    let (long, short) = (&output.losses, &output.short_losses);
     let context = long.len() + 1 - short.len();
     let gains: Vec<f64> =
         long[context - 1..].iter().zip(short).map(|(long, short)| short - long).collect();
@@ -44,8 +44,8 @@ pub(super) fn gain_by_position(figures: &ForwardFigures) -> Option<Vec<f64>> {
 
 impl LossSums {
     /// Sums the losses of a window.
-    pub fn new(figures: &ForwardFigures) -> Self {
-        let (long, short) = (&figures.losses, &figures.short_losses);
+    pub fn new(output: &ForwardStatistics) -> Self {
+        let (long, short) = (&output.losses, &output.short_losses);
         let mut sums =
             Self { tokens: long.len() as u64, loss: long.iter().sum(), ..Self::default() };
         for (long, short) in long[long.len() - short.len()..].iter().zip(short) {

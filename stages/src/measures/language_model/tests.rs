@@ -1,5 +1,5 @@
 use super::*;
-use crate::contract::{ForwardFigures, Kind, LayerAttention, Merge, Value};
+use crate::contract::{ForwardStatistics, Kind, LayerAttention, Merge, Value};
 
 fn settings(yaml: serde_json::Value) -> LanguageModel {
     serde_json::from_value(yaml).unwrap()
@@ -13,36 +13,36 @@ fn with_layers() -> LanguageModel {
     }))
 }
 
-fn evidence() -> ForwardFigures {
+fn evidence() -> ForwardStatistics {
     let layer = |first: f64| LayerAttention {
         far_mass: vec![8.0 * first, 16.0 * first, 24.0 * first],
         far_square: vec![first, first, 4.0 * first],
         context_dependence: Some(first),
     };
-    ForwardFigures {
+    ForwardStatistics {
         losses: vec![1.0, 2.0, 3.0, 1.5, 0.5, 2.5, 1.0],
         short_losses: vec![2.0, 4.0, 2.0, 4.0],
         layers: vec![layer(0.25), layer(0.5)],
     }
 }
 
-fn figures(settings: &LanguageModel, tokens: usize) -> Vec<(String, Value)> {
+fn values(settings: &LanguageModel, tokens: usize) -> Vec<(String, Value)> {
     let evidence = [Evidence::Forward(evidence())];
     let ids = vec![0; tokens];
     let (text, text_half, document) = (None, None, &[][..]);
     let window = Window { ids: &ids, text, text_half, document, evidence: &evidence };
-    let values = settings.figures(&window).unwrap().0;
+    let values = settings.statistics(&window).unwrap().0;
     let names = settings.columns().into_iter().map(|column| column.name.into_owned());
     names.zip(values).collect()
 }
 
-fn value(figures: &[(String, Value)], name: &str) -> Value {
-    let found = figures.iter().find(|(known, _)| known == name);
-    found.unwrap_or_else(|| panic!("{name} in {figures:?}")).1.clone()
+fn value(values: &[(String, Value)], name: &str) -> Value {
+    let found = values.iter().find(|(known, _)| known == name);
+    found.unwrap_or_else(|| panic!("{name} in {values:?}")).1.clone()
 }
 
-fn number(figures: &[(String, Value)], name: &str) -> f64 {
-    value(figures, name).finite().unwrap_or_else(|| panic!("{name}"))
+fn number(values: &[(String, Value)], name: &str) -> f64 {
+    value(values, name).finite().unwrap_or_else(|| panic!("{name}"))
 }
 
 fn near(got: f64, want: f64) {
@@ -51,32 +51,32 @@ fn near(got: f64, want: f64) {
 
 #[test]
 fn gains_cover_the_tokens_after_the_short_context() {
-    let figures = figures(&with_layers(), 8);
-    near(number(&figures, "mean_loss"), 11.5 / 7.0);
-    near(number(&figures, "perplexity"), (11.5_f64 / 7.0).exp());
+    let values = values(&with_layers(), 8);
+    near(number(&values, "mean_loss"), 11.5 / 7.0);
+    near(number(&values, "perplexity"), (11.5_f64 / 7.0).exp());
     // Gains 0.5, 3.5, -0.5 and 3 of the losses 1.5, 0.5, 2.5 and 1: the second and the last are key tokens.
-    near(number(&figures, "long_gain"), 6.5 / 4.0);
+    near(number(&values, "long_gain"), 6.5 / 4.0);
     let weighed = 0.5 * (-1.5_f64).exp() + 3.5 * (-0.5_f64).exp() - 0.5 * (-2.5_f64).exp()
         + 3.0 * (-1.0_f64).exp();
-    near(number(&figures, "longfilter"), weighed / 4.0);
-    near(number(&figures, "key_share"), 0.5);
-    near(number(&figures, "longppl"), 0.75_f64.exp());
-    assert_eq!(value(&figures, "long_gain_by_position"), Value::Numbers(vec![6.5 / 4.0]));
+    near(number(&values, "longfilter"), weighed / 4.0);
+    near(number(&values, "key_share"), 0.5);
+    near(number(&values, "longppl"), 0.75_f64.exp());
+    assert_eq!(value(&values, "long_gain_by_position"), Value::Numbers(vec![6.5 / 4.0]));
 }
 
 #[test]
 fn a_layer_has_the_requested_heads_in_order() {
-    let figures = figures(&with_layers(), 8);
-    assert_eq!(value(&figures, "layer_dependency_strength"), Value::Numbers(vec![1.0, 0.5]));
+    let values = values(&with_layers(), 8);
+    assert_eq!(value(&values, "layer_dependency_strength"), Value::Numbers(vec![1.0, 0.5]));
     let by_head = Value::Numbers(vec![0.5, 1.0, 1.5, 0.75, 0.25]);
-    assert_eq!(value(&figures, "layer_dependency_strength_by_head"), by_head);
-    near(number(&figures, "dependency_strength_layer_3"), 1.0);
-    near(number(&figures, "dependency_strength_layer_1_heads_2_0"), 0.5);
+    assert_eq!(value(&values, "layer_dependency_strength_by_head"), by_head);
+    near(number(&values, "dependency_strength_layer_3"), 1.0);
+    near(number(&values, "dependency_strength_layer_1_heads_2_0"), 0.5);
     let variance = |mass: f64, square: f64| (square - mass * mass / 64.0) / 63.0;
     let mean = f64::midpoint(variance(6.0, 1.0), variance(2.0, 0.25));
-    near(number(&figures, "far_variance_layer_1_heads_2_0"), mean);
-    assert_eq!(value(&figures, "layer_cds"), Value::Numbers(vec![0.5, 0.25]));
-    near(number(&figures, "cds"), 0.375);
+    near(number(&values, "far_variance_layer_1_heads_2_0"), mean);
+    assert_eq!(value(&values, "layer_cds"), Value::Numbers(vec![0.5, 0.25]));
+    near(number(&values, "cds"), 0.375);
 }
 
 #[test]
@@ -109,8 +109,8 @@ fn columns_match_the_settings() {
 fn a_window_without_far_keys_has_no_attention_statistics() {
     let near =
         settings(json!({ "losses": false, "attention_layers": [1, 3], "min_distance_tokens": 8 }));
-    assert!(figures(&near, 8).iter().all(|(_, value)| *value == Value::Null));
-    assert!(figures(&near, 9).iter().all(|(_, value)| *value != Value::Null));
+    assert!(values(&near, 8).iter().all(|(_, value)| *value == Value::Null));
+    assert!(values(&near, 9).iter().all(|(_, value)| *value != Value::Null));
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn attention_that_is_not_finite_is_an_error() {
     let evidence = [Evidence::Forward(evidence)];
     let (ids, text, text_half, document) = (&[0; 8][..], None, None, &[][..]);
     let window = Window { ids, text, text_half, document, evidence: &evidence };
-    let why = with_layers().figures(&window).unwrap_err();
+    let why = with_layers().statistics(&window).unwrap_err();
     assert_eq!(why.code, "score_not_finite");
     assert!(why.message.starts_with("the attention of layer 3 is not finite"), "{why}");
 }

@@ -168,9 +168,9 @@ proptest! {
     }
 }
 
-fn figures(settings: &Recurrence, ids: &[u32]) -> Vec<Value> {
+fn values(settings: &Recurrence, ids: &[u32]) -> Vec<Value> {
     let window = Window { ids, text: None, text_half: None, document: &[], evidence: &[] };
-    settings.figures(&window).unwrap().0
+    settings.statistics(&window).unwrap().0
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn values_are_in_the_order_of_the_columns() {
     let mut ids: Vec<u32> = (0..128).collect();
     ids.copy_within(16..32, 80);
     ids.copy_within(60..63, 100);
-    let values = figures(&settings, &ids);
+    let values = values(&settings, &ids);
     let named: Vec<_> =
         settings.columns().iter().map(|column| column.name.to_string()).zip(values).collect();
     let share = |name: &str, tokens: f64| (name.to_owned(), Value::Number(tokens / 64.0));
@@ -215,7 +215,7 @@ fn definitions_at_their_bounds() {
     let value = |ids: &[u32], name: &str| {
         let settings = Recurrence::default();
         let index = settings.columns().iter().position(|column| column.name == name).unwrap();
-        figures(&settings, ids)[index].clone()
+        values(&settings, ids)[index].clone()
     };
     // Eight tokens that occur far back, and last 16 or 15 of 256 tokens back.
     for (last, copied) in [(16, 8.0), (15, 0.0)] {
@@ -238,12 +238,12 @@ fn definitions_at_their_bounds() {
 #[test]
 fn a_window_without_a_second_half_has_nulls() {
     for ids in [&[][..], &[7]] {
-        let values = figures(&Recurrence::default(), ids);
+        let values = values(&Recurrence::default(), ids);
         assert!(values[..6].iter().all(|value| *value == Value::Null), "{values:?}");
         assert_eq!(values[6..8], [Value::Numbers(vec![0.0]), Value::Count(ids.len() as u64)]);
     }
     // Three tokens are the minimum for a trigram, sixteen for a repeated 8-gram.
-    let of_window = |ids: &[u32]| figures(&Recurrence::default(), ids)[8..].to_vec();
+    let of_window = |ids: &[u32]| values(&Recurrence::default(), ids)[8..].to_vec();
     let [zero, one] = [0.0, 1.0].map(Value::Number);
     assert_eq!(of_window(&[]), [Value::Null, Value::Null, Value::Null, Value::Null]);
     assert_eq!(of_window(&[7, 7]), [zero.clone(), zero.clone(), Value::Null, one]);
@@ -257,7 +257,7 @@ fn thirty_pairs_have_a_midrange_share() {
     let window = |paired: u32| {
         let mut ids: Vec<u32> = (0..1024).collect();
         ids.copy_within(0..paired as usize, 40);
-        figures(&Recurrence::default(), &ids)[10].clone()
+        values(&Recurrence::default(), &ids)[10].clone()
     };
     assert_eq!((window(30), window(29)), (Value::Number(1.0), Value::Null));
 }
@@ -270,7 +270,7 @@ fn a_distance_of_the_whole_window_has_no_links() {
         65,
         "the engine drops shorter windows; an evaluation refuses them"
     );
-    let values = figures(&settings, &[7; 64]);
+    let values = values(&settings, &[7; 64]);
     assert_eq!((&values[0], &values[2]), (&Value::Number(0.0), &Value::Null));
 }
 

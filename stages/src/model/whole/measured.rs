@@ -8,7 +8,7 @@ use super::memory::{ForwardMemory, Sequences};
 use super::pass::{SequenceResults, Visit};
 use super::ropes::Ropes;
 use super::sequences::{short_stride, short_windows};
-use crate::contract::{ForwardFigures, ForwardRequest};
+use crate::contract::{ForwardRequest, ForwardStatistics};
 use crate::model::problem::ModelProblem;
 use crate::model::spec::AttentionSpec;
 
@@ -50,7 +50,7 @@ impl WholeModel {
         request: &ForwardRequest,
         windows: &[&[u32]],
         should_continue: &(dyn Fn() -> bool + Sync),
-    ) -> Result<Option<Vec<ForwardFigures>>, ModelProblem> {
+    ) -> Result<Option<Vec<ForwardStatistics>>, ModelProblem> {
         self.measure_on_gpu(0, request, windows, should_continue)
     }
 
@@ -65,7 +65,7 @@ impl WholeModel {
         request: &ForwardRequest,
         windows: &[&[u32]],
         should_continue: &(dyn Fn() -> bool + Sync),
-    ) -> Result<Option<Vec<ForwardFigures>>, ModelProblem> {
+    ) -> Result<Option<Vec<ForwardStatistics>>, ModelProblem> {
         for ids in windows {
             self.check(ids)?;
         }
@@ -80,21 +80,21 @@ impl WholeModel {
         request: &ForwardRequest,
         windows: &[&[u32]],
         should_continue: &(dyn Fn() -> bool + Sync),
-    ) -> Result<Option<Vec<ForwardFigures>>, ModelProblem> {
+    ) -> Result<Option<Vec<ForwardStatistics>>, ModelProblem> {
         let sequences = sequences(request, windows);
-        let mut figures = vec![ForwardFigures::default(); windows.len()];
+        let mut output = vec![ForwardStatistics::default(); windows.len()];
         let ends: Vec<HeadRequest<'_>> = sequences.iter().map(Sequence::end).collect();
         let layers = request.attention.as_ref().map_or(&[][..], |attention| &attention.layers);
         let mut callback =
             |spec: &AttentionSpec, query_keys: &_, ropes: &Ropes<'_>, states: &[_]| {
                 let attention = request.attention.as_ref().expect("only its layers are visited");
                 // Whole windows come first.
-                for ((figures, ids), state) in figures.iter_mut().zip(windows).zip(states) {
+                for ((output, ids), state) in output.iter_mut().zip(windows).zip(states) {
                     if !should_continue() {
                         return Ok(false);
                     }
                     let rope = ropes.get(spec.rope.as_ref(), ids.len());
-                    figures.layers.push(backend.attention(query_keys, rope, state, attention)?);
+                    output.layers.push(backend.attention(query_keys, rope, state, attention)?);
                 }
                 Ok(true)
             };
@@ -104,13 +104,13 @@ impl WholeModel {
             return Ok(None);
         };
         for (sequence, SequenceResults { ended, .. }) in sequences.iter().zip(run) {
-            let figures = &mut figures[sequence.window];
+            let output = &mut output[sequence.window];
             match sequence.first_scored {
-                None => figures.losses = ended.losses,
-                Some(_) => figures.short_losses.extend(ended.losses),
+                None => output.losses = ended.losses,
+                Some(_) => output.short_losses.extend(ended.losses),
             }
         }
-        Ok(Some(figures))
+        Ok(Some(output))
     }
 
     /// Peak heap memory of [`Self::measure`] for `windows` windows of `tokens` tokens on `threads` threads. Independent

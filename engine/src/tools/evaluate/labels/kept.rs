@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::tools::evaluate::figures::bootstrap::Bootstrap;
-use crate::tools::evaluate::figures::{DocumentCounts, IntervalEstimate, Values, same_rank};
+use crate::tools::evaluate::estimates::bootstrap::Bootstrap;
+use crate::tools::evaluate::estimates::{DocumentCounts, IntervalEstimate, Values, same_rank};
 use crate::tools::evaluate::windows::WindowOrigin;
 
 /// Fractions of the total weight that are kept.
@@ -70,13 +70,13 @@ impl LabelledWindows<'_> {
             let taken = self.taken(&ranking, passes, counts, &weights);
             (weights, taken)
         };
-        let figures = self.bootstrap.figures(|counts| {
+        let estimates = self.bootstrap.estimates(|counts| {
             let (weights, taken) = selected(counts);
             taken.iter().map(|kept| self.real_share(kept, &weights)).collect()
         });
         let (weights, taken) = selected(&self.bootstrap.once);
         let kept =
-            taken.iter().zip(figures).zip(FRACTIONS).map(|((windows, real_share), fraction)| {
+            taken.iter().zip(estimates).zip(FRACTIONS).map(|((windows, real_share), fraction)| {
                 let shares =
                     windows.iter().zip(&weights.windows).map(|(kept, all)| kept / *all as f64);
                 KeptShare {
@@ -97,9 +97,11 @@ impl LabelledWindows<'_> {
     /// values.
     pub(crate) fn auroc(&self, values: &Values) -> Vec<Option<IntervalEstimate>> {
         let ranking = ranked(values);
-        let figures = self.bootstrap.figures(|counts| self.aurocs(&ranking, counts));
-        let figures = figures.into_iter().zip(self.good);
-        figures.map(|(figure, good)| (!good && figure.value.is_some()).then_some(figure)).collect()
+        let estimates = self.bootstrap.estimates(|counts| self.aurocs(&ranking, counts));
+        let estimates = estimates.into_iter().zip(self.good);
+        estimates
+            .map(|(estimate, good)| (!good && estimate.value.is_some()).then_some(estimate))
+            .collect()
     }
 
     fn weights(&self, counts: &DocumentCounts) -> Weights {
@@ -281,9 +283,9 @@ mod tests {
                     prop_assert!(kept.by_class.values().all(|share| (0.0..=1.0 + 1e-9).contains(share)));
                 }
             }
-            for (class, figure) in labelled.auroc(&values).into_iter().enumerate() {
+            for (class, estimate) in labelled.auroc(&values).into_iter().enumerate() {
                 let expected = if GOOD[class] { None } else { auroc(&rows, class) };
-                prop_assert!(close(figure.and_then(|figure| figure.value), expected));
+                prop_assert!(close(estimate.and_then(|estimate| estimate.value), expected));
             }
         }
     }

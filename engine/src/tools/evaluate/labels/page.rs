@@ -1,14 +1,14 @@
 //! Evaluation of labelled windows as sections of a page.
 
 use super::kept::{FRACTIONS, KeptShare};
-use super::report::{LabelFigures, LabelLength, LabelReport, QUARTER};
+use super::report::{LabelLength, LabelReport, LabelResults, QUARTER};
 use crate::base::text::{count, value_name};
 use crate::report::page::{Bars, Block, KeyNumber, Section};
 use crate::tools::evaluate::drawings::{
     by_importance, descriptions, intervals, matrix_table, with_interval,
 };
 
-impl LabelFigures {
+impl LabelResults {
     pub(crate) fn tiles(&self) -> impl Iterator<Item = KeyNumber> {
         self.lengths.values().map(|length| {
             let documents = count(length.classes.values().map(|class| class.documents).sum());
@@ -25,17 +25,17 @@ impl LabelFigures {
 }
 
 impl LabelLength {
-    fn sections(&self, figures: &LabelFigures) -> Vec<Section> {
+    fn sections(&self, estimates: &LabelResults) -> Vec<Section> {
         let length = count(self.tokens);
         let section = |id: &str, title: &str, lead: &str, blocks: Vec<Block>| {
             let id = format!("{id}{}", self.tokens);
             Section::new(&id, &format!("{title} · {length} tokens"), lead, blocks)
         };
-        let good: Vec<String> = figures.good.iter().map(|class| value_name(class)).collect();
+        let good: Vec<String> = estimates.good.iter().map(|class| value_name(class)).collect();
         let mut summary: Vec<String> = self.sentence.iter().cloned().collect();
-        summary.push(format!("labels: {}; good: {}", figures.column, good.join(", ")));
-        if figures.rows_without_label > 0 {
-            let rows = count(figures.rows_without_label);
+        summary.push(format!("labels: {}; good: {}", estimates.column, good.join(", ")));
+        if estimates.rows_without_label > 0 {
+            let rows = count(estimates.rows_without_label);
             summary.push(format!("left out: {rows} rows without a label"));
         }
         summary.push(format!(

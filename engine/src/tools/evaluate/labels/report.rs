@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::kept::{KeptShare, LabelledWindows};
-use crate::tools::evaluate::figures::IntervalEstimate;
+use crate::tools::evaluate::estimates::IntervalEstimate;
 use crate::tools::evaluate::guards::GuardRejections;
 use crate::tools::evaluate::matrix::{Cell, MIN_DOCUMENTS, Matrix, shortcomings};
 use crate::tools::evaluate::statistics::OrientedStatistic;
@@ -19,7 +19,8 @@ const MAX_BEST_WINDOWS: usize = 20;
 
 /// Evaluation of scores on labelled documents.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-pub(crate) struct LabelFigures {
+#[schemars(rename = "LabelFigures")]
+pub(crate) struct LabelResults {
     /// Column of the class labels.
     pub(crate) column: String,
     /// Classes of real text.
@@ -111,7 +112,7 @@ impl LabelledWindows<'_> {
             missing,
             guarded: self.passes.map(|_| self.kept(&statistic.values, self.passes)),
             unguarded: self.kept(statistic.without_guards(), None),
-            auroc: auroc.filter_map(|(class, figure)| Some((class.clone(), figure?))).collect(),
+            auroc: auroc.filter_map(|(class, estimate)| Some((class.clone(), estimate?))).collect(),
         }
     }
 

@@ -36,27 +36,27 @@ impl Bootstrap {
 
     /// Returns a statistic with its interval: the range of its values in B replicates without the ⌊B/40⌋ lowest and
     /// highest. Replicates without a value do not count.
-    pub(crate) fn figure(
+    pub(crate) fn estimate(
         &self,
         of: impl Fn(&DocumentCounts) -> Option<f64> + Sync,
     ) -> IntervalEstimate {
-        self.figures(|counts| vec![of(counts)]).remove(0)
+        self.estimates(|counts| vec![of(counts)]).remove(0)
     }
 
     /// Returns the statistics that `of` computes, each with its interval.
-    pub(crate) fn figures(
+    pub(crate) fn estimates(
         &self,
         of: impl Fn(&DocumentCounts) -> Vec<Option<f64>> + Sync,
     ) -> Vec<IntervalEstimate> {
         let replicates: Vec<Vec<Option<f64>>> = self.replicates.par_iter().map(&of).collect();
-        let figure = |(index, value): (usize, Option<f64>)| {
+        let estimate = |(index, value): (usize, Option<f64>)| {
             let mut values: Vec<f64> = replicates.iter().filter_map(|of| of[index]).collect();
             values.sort_unstable_by(f64::total_cmp);
             let edge = values.len() / 40;
             let interval = values.get(edge).map(|low| [*low, values[values.len() - 1 - edge]]);
             IntervalEstimate { value, interval }
         };
-        of(&self.once).into_iter().enumerate().map(figure).collect()
+        of(&self.once).into_iter().enumerate().map(estimate).collect()
     }
 }
 
@@ -81,9 +81,9 @@ mod tests {
         let share = |counts: &DocumentCounts| Some(f64::from(counts.0[0][0]));
         let mut sorted: Vec<f64> = bootstrap.replicates.iter().filter_map(share).collect();
         sorted.sort_unstable_by(f64::total_cmp);
-        let figure = bootstrap.figure(share);
+        let estimate = bootstrap.estimate(share);
         assert_eq!(
-            figure,
+            estimate,
             IntervalEstimate { value: Some(1.0), interval: Some([sorted[12], sorted[487]]) }
         );
     }
@@ -92,7 +92,7 @@ mod tests {
     fn replicates_without_a_pair_are_left_out() {
         let bootstrap = Bootstrap::new(1, &[2]);
         let both = |counts: &DocumentCounts| (counts.0[0] == [1, 1]).then_some(7.0);
-        assert_eq!(bootstrap.figure(both).interval, Some([7.0, 7.0]));
-        assert_eq!(bootstrap.figure(|_| None), IntervalEstimate::default());
+        assert_eq!(bootstrap.estimate(both).interval, Some([7.0, 7.0]));
+        assert_eq!(bootstrap.estimate(|_| None), IntervalEstimate::default());
     }
 }

@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 /// Summary of one statistic over a group. All 0 for an empty group. All finite, except for a deviation beyond the
 /// largest float.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct ColumnFigures {
+#[schemars(rename = "ColumnFigures")]
+pub struct SummaryStatistics {
     /// Mean.
     pub mean: f64,
     /// Sample standard deviation (divisor `n - 1`); 0 for one sample.
@@ -31,7 +32,7 @@ const fn power_of_two(exponent: i64) -> f64 {
     f64::from_bits(((exponent + 1023) as u64) << 52)
 }
 
-impl ColumnFigures {
+impl SummaryStatistics {
     /// Returns whether z-scores can be computed: either all values are equal and all z-scores 0, or the standard
     /// deviation is finite.
     pub fn supports_z_scores(&self) -> bool {
@@ -45,7 +46,7 @@ impl ColumnFigures {
         values.clone().for_each(|value| sums.add(value));
         let mut deviations = Deviations::from(sums);
         values.for_each(|value| deviations.add(value));
-        deviations.figures()
+        deviations.summary()
     }
 }
 
@@ -116,10 +117,10 @@ impl Deviations {
     }
 
     /// Returns the summary of the values.
-    pub fn figures(&self) -> ColumnFigures {
+    pub fn summary(&self) -> SummaryStatistics {
         let Sums { count, min, max, sum: _ } = self.sums;
         if count == 0 {
-            return ColumnFigures::default();
+            return SummaryStatistics::default();
         }
         let (count, residue) = (count as f64, self.residue.total());
         let variance = if count > 1.0 {
@@ -128,7 +129,7 @@ impl Deviations {
             0.0
         };
         let standard_deviation = variance.max(0.0).sqrt() / self.scale;
-        ColumnFigures { mean: self.mean, standard_deviation, min, max }
+        SummaryStatistics { mean: self.mean, standard_deviation, min, max }
     }
 }
 
@@ -196,17 +197,17 @@ mod tests {
 
     #[test]
     fn summaries_match_the_textbook() {
-        let figures =
-            ColumnFigures::from_values([2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0].into_iter());
-        let expected = ColumnFigures {
+        let summary =
+            SummaryStatistics::from_values([2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0].into_iter());
+        let expected = SummaryStatistics {
             mean: 5.0,
             standard_deviation: (32.0_f64 / 7.0).sqrt(),
             min: 2.0,
             max: 9.0,
         };
-        assert_eq!(figures, expected);
-        let one = ColumnFigures { mean: 3.0, standard_deviation: 0.0, min: 3.0, max: 3.0 };
-        assert_eq!(ColumnFigures::from_values([3.0].into_iter()), one);
+        assert_eq!(summary, expected);
+        let one = SummaryStatistics { mean: 3.0, standard_deviation: 0.0, min: 3.0, max: 3.0 };
+        assert_eq!(SummaryStatistics::from_values([3.0].into_iter()), one);
     }
 
     #[test]
@@ -218,16 +219,16 @@ mod tests {
     #[test]
     fn a_small_spread_on_a_large_mean_keeps_its_digits() {
         let values: Vec<f64> = (0..1000_i32).map(|i| 1.0 + f64::from(i % 2) * 1e-9).collect();
-        let figures = ColumnFigures::from_values(values.iter().copied());
+        let summary = SummaryStatistics::from_values(values.iter().copied());
         let expected = 0.5e-9 * (1000.0_f64 / 999.0).sqrt();
-        assert!((figures.standard_deviation / expected - 1.0).abs() < 1e-6, "{figures:?}");
+        assert!((summary.standard_deviation / expected - 1.0).abs() < 1e-6, "{summary:?}");
     }
 
     /// Returns the summary and its bits.
-    fn both(values: &[f64]) -> (ColumnFigures, [u64; 4]) {
-        let figures = ColumnFigures::from_values(values.iter().copied());
-        let ColumnFigures { mean, standard_deviation, min, max } = figures;
-        (figures, [mean, standard_deviation, min, max].map(f64::to_bits))
+    fn both(values: &[f64]) -> (SummaryStatistics, [u64; 4]) {
+        let summary = SummaryStatistics::from_values(values.iter().copied());
+        let SummaryStatistics { mean, standard_deviation, min, max } = summary;
+        (summary, [mean, standard_deviation, min, max].map(f64::to_bits))
     }
 
     #[test]
@@ -239,7 +240,7 @@ mod tests {
             let factor = power_of_two(exponent);
             let scaled: Vec<f64> = values.iter().map(|value| value * factor).collect();
             let expected = [plain.mean, plain.standard_deviation, plain.min, plain.max];
-            let expected = expected.map(|figure| (figure * factor).to_bits());
+            let expected = expected.map(|value| (value * factor).to_bits());
             assert_eq!(both(&scaled).1, expected, "2^{exponent}");
         }
     }
@@ -251,12 +252,12 @@ mod tests {
         assert!(
             of_equals.standard_deviation.abs() < f64::MIN_POSITIVE && of_equals.supports_z_scores()
         );
-        let (figures, _) = both(&[1e308, 1e308, -1e308, -1e308, 0.0, 1e308]);
-        assert!((figures.mean / (1e308 / 6.0) - 1.0).abs() < 1e-15, "{figures:?}");
+        let (summary, _) = both(&[1e308, 1e308, -1e308, -1e308, 0.0, 1e308]);
+        assert!((summary.mean / (1e308 / 6.0) - 1.0).abs() < 1e-15, "{summary:?}");
         // Σ(x - mean)² = 5 - 1/6 in units of 1e308².
         let expected = ((5.0 - 1.0 / 6.0) / 5.0_f64).sqrt() * 1e308;
-        assert!((figures.standard_deviation / expected - 1.0).abs() < 1e-15, "{figures:?}");
-        assert!(figures.supports_z_scores());
+        assert!((summary.standard_deviation / expected - 1.0).abs() < 1e-15, "{summary:?}");
+        assert!(summary.supports_z_scores());
         let (beyond, _) = both(&[f64::MIN, f64::MAX]);
         assert!(beyond.standard_deviation.is_infinite() && !beyond.supports_z_scores());
         assert!((mean(&[f64::MAX, f64::MAX, f64::MIN]) / (f64::MAX / 3.0) - 1.0).abs() < 1e-15);

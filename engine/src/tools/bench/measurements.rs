@@ -104,9 +104,9 @@ impl Measurements<'_> {
         value: f64,
         unit: &'static str,
     ) {
-        let figure = Measurement { group, series, at, at_unit, value, unit };
-        (self.on_result)(&figure);
-        self.all.push(figure);
+        let measurement = Measurement { group, series, at, at_unit, value, unit };
+        (self.on_result)(&measurement);
+        self.all.push(measurement);
     }
 }
 
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_have_three_digits_and_a_prefix() {
+    fn values_have_three_digits_and_a_prefix() {
         assert_eq!(shown(1.423e9, "pairs/s"), "1.42 Gpairs/s");
         assert_eq!(shown(27_800_000.0, "bytes"), "27.8 MB");
         assert_eq!(shown(5_120_000.0, "bytes/s"), "5.12 MB/s");

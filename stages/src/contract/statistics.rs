@@ -76,7 +76,7 @@ pub enum Orientation {
 
 /// Values of one measure for one window, in the order of its columns.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Figures(pub Vec<Value>);
+pub struct StatisticValues(pub Vec<Value>);
 
 /// Value of a statistic for one window; in JSON a null, a number or a list.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -147,7 +147,7 @@ impl Value {
     }
 }
 
-/// Type byte before each value in [`Figures::encode`].
+/// Type byte before each value in [`StatisticValues::encode`].
 mod tag {
     pub(super) const NULL: u8 = 0;
     pub(super) const NUMBER: u8 = 1;
@@ -155,7 +155,7 @@ mod tag {
     pub(super) const NUMBERS: u8 = 3;
 }
 
-impl Figures {
+impl StatisticValues {
     /// Appends the values in the journal's encoding, which preserves all bits, also of a `NaN`: a type byte, then
     /// eight bytes little-endian; for a list four bytes for its length and eight for each number.
     pub fn encode(&self, into: &mut Vec<u8>) {
@@ -181,7 +181,7 @@ impl Figures {
         }
     }
 
-    /// Decodes values written by [`Figures::encode`]; `None` if the bytes do not match the columns. Allocates at most
+    /// Decodes values written by [`StatisticValues::encode`]; `None` if the bytes do not match the columns. Allocates at most
     /// as much memory as the input has, even if its lengths are corrupt.
     pub fn decode(bytes: &[u8], columns: &[Column]) -> Option<Self> {
         let mut rest = bytes;
@@ -239,7 +239,7 @@ mod tests {
 
     fn encoded(values: &[Value]) -> Vec<u8> {
         let mut bytes = Vec::new();
-        Figures(values.to_vec()).encode(&mut bytes);
+        StatisticValues(values.to_vec()).encode(&mut bytes);
         bytes
     }
 
@@ -265,7 +265,7 @@ mod tests {
         fn values_round_trip_bit_for_bit(values in prop::collection::vec(value(), 0..6)) {
             let (columns, values) = columns(&values);
             let bytes = encoded(&values);
-            let back = Figures::decode(&bytes, &columns).expect("the values were encoded for these columns");
+            let back = StatisticValues::decode(&bytes, &columns).expect("the values were encoded for these columns");
             prop_assert_eq!(encoded(&back.0), bytes, "bits are compared, since NaN is not equal to itself");
         }
 
@@ -275,9 +275,9 @@ mod tests {
         ) {
             let (columns, values) = columns(&values);
             let mut bytes = encoded(&values);
-            prop_assert_eq!(Figures::decode(&bytes[..cut.index(bytes.len())], &columns), None);
+            prop_assert_eq!(StatisticValues::decode(&bytes[..cut.index(bytes.len())], &columns), None);
             bytes.push(more);
-            prop_assert_eq!(Figures::decode(&bytes, &columns), None);
+            prop_assert_eq!(StatisticValues::decode(&bytes, &columns), None);
         }
 
         #[test]
@@ -286,8 +286,8 @@ mod tests {
             kinds in prop::collection::vec(value(), 0..4),
         ) {
             let (columns, _) = columns(&kinds);
-            if let Some(figures) = Figures::decode(&bytes, &columns) {
-                prop_assert_eq!(encoded(&figures.0), bytes, "each list of values has one encoding");
+            if let Some(values) = StatisticValues::decode(&bytes, &columns) {
+                prop_assert_eq!(encoded(&values.0), bytes, "each list of values has one encoding");
             }
         }
     }
@@ -295,16 +295,19 @@ mod tests {
     #[test]
     fn values_of_other_columns_are_rejected() {
         let number = encoded(&[Value::Number(1.0)]);
-        assert_eq!(Figures::decode(&number, &[column(Kind::Count)]), None);
-        assert_eq!(Figures::decode(&number, &[column(Kind::Number), column(Kind::Number)]), None);
-        assert_eq!(Figures::decode(&number, &[]), None);
-        assert_eq!(Figures::decode(&[4], &[column(Kind::Number)]), None);
+        assert_eq!(StatisticValues::decode(&number, &[column(Kind::Count)]), None);
+        assert_eq!(
+            StatisticValues::decode(&number, &[column(Kind::Number), column(Kind::Number)]),
+            None
+        );
+        assert_eq!(StatisticValues::decode(&number, &[]), None);
+        assert_eq!(StatisticValues::decode(&[4], &[column(Kind::Number)]), None);
     }
 
     #[test]
     fn a_list_longer_than_its_bytes_is_rejected() {
         let hostile = [&[tag::NUMBERS][..], &u32::MAX.to_le_bytes(), &[0; 16]].concat();
-        assert_eq!(Figures::decode(&hostile, &[column(Kind::Numbers)]), None);
+        assert_eq!(StatisticValues::decode(&hostile, &[column(Kind::Numbers)]), None);
     }
 
     #[test]

@@ -31,9 +31,9 @@ pub(crate) struct IntervalEstimate {
 }
 
 impl From<IntervalEstimate> for Option<[Option<f64>; 3]> {
-    fn from(figure: IntervalEstimate) -> Self {
-        let [low, high] = figure.interval.map_or([None; 2], |interval| interval.map(Some));
-        figure.value.map(|value| [Some(value), low, high])
+    fn from(estimate: IntervalEstimate) -> Self {
+        let [low, high] = estimate.interval.map_or([None; 2], |interval| interval.map(Some));
+        estimate.value.map(|value| [Some(value), low, high])
     }
 }
 
