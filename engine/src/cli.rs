@@ -144,7 +144,7 @@ pub enum Command {
         #[arg(long, value_enum, default_value = "text")]
         format: AnswerFormat,
     },
-    /// Show the devices of this machine, their memory, and what running longsift processes have reserved.
+    /// Show the devices of this machine, their memory, and the part that running longsift processes have reserved.
     Devices(DevicesArguments),
     /// Find the fastest number of windows in flight (`workers_per_device`) and of heads at a time (`key_heads_at_once`).
     Tune {
@@ -240,7 +240,7 @@ pub enum Command {
     },
     /// Print a completion script for a shell.
     Completions {
-        /// Shell that completes the commands.
+        /// Shell to write the script for.
         shell: Shell,
     },
     /// List caches and run directories, or clear some of them.
@@ -484,8 +484,8 @@ pub struct RunArguments {
     /// Number of shards for a Ray cluster; by default four per worker, at most one per work unit.
     #[arg(long, value_name = "N", requires = "engine", value_parser = clap::value_parser!(u32).range(1..))]
     pub shards: Option<u32>,
-    /// Name of this run in lineage events and in the summary. A scheduler derives it from the logical date, so that a retry has
-    /// the same name.
+    /// Name of this run in lineage events and in the summary. In a scheduler, derive it from the logical date, so that a retry
+    /// has the same name.
     #[arg(long, value_name = "NAME")]
     pub run_id: Option<String>,
     /// Also write the summary to this file, even if the run fails: Airflow's pod operator reads

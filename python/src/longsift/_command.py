@@ -130,7 +130,7 @@ def plan(
     param: Mapping[str, str] | None = None,
     arguments: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Work and resources of a run, as in `longsift plan --format json`. Raises like `run`."""
+    """Returns the work and resources of a run, as in `longsift plan --format json`. Raises like `run`."""
     with pipeline_file(pipeline) as path:
         return _json("plan", [path, *to_arguments(set, param, arguments)])
 
@@ -141,7 +141,7 @@ def validate(
     set: Mapping[str, object] | None = None,  # noqa: A002
     param: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Checks a pipeline without opening its files: `valid`, and `problems` with their locations."""
+    """Checks a pipeline without opening the files it names. Returns `valid`, and `problems` with their locations."""
     with pipeline_file(pipeline) as path:
         return _json("validate", [path, *to_arguments(set, param, [])], answers=(2,))
 
@@ -167,23 +167,23 @@ def evaluate(
 
 
 def status(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
-    """Progress of a run, in this or another process, as in `longsift status --format json`."""
+    """Returns the progress of a run, in this or another process, as in `longsift status --format json`."""
     return _json("status", [os.fspath(run_dir)])
 
 
 def verify(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
-    """Reads every file of a run again: `findings` lists the files that changed, without raising an error."""
+    """Reads every file of a run again. Returns `findings`, the files that have changed; they raise no error."""
     return _json("verify", [os.fspath(run_dir)], answers=(1, 3))
 
 
 def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> dict[str, Any]:
-    """Differences between two runs: settings, inputs, counts, and documents with another outcome or score."""
+    """Returns the differences between two runs: settings, inputs, counts, and documents whose outcome or score differs."""
     return _json("diff", [os.fspath(first), os.fspath(second)], answers=(5,))
 
 
 def whatif(run_dir: str | os.PathLike[str], set: Mapping[str, object]) -> dict[str, Any]:  # noqa: A002
-    """Exact effect of other `score` and `filter` settings on a finished run, without writing. `set` changes settings by
-    their path."""
+    """Returns the exact effect of other `score` and `filter` settings on a finished run; writes nothing. `set` changes
+    settings by their path."""
     return _json("whatif", [os.fspath(run_dir), *to_arguments(set, None, [])])
 
 

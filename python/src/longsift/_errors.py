@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class LongsiftError(Exception):
-    """Failure of a command. The subclasses distinguish causes.
+    """Failure of a command. Its subclasses distinguish the causes.
 
     It can be pickled, so that a worker of a cluster can raise it to its caller.
     """
@@ -37,7 +37,10 @@ class DataError(LongsiftError):
 
 
 class MachineError(LongsiftError):
-    """Space, memory, a device, a lock, the network, or a signal that stopped the run (exit codes 4, 129, 130, 143)."""
+    """Fault of the machine (exit code 4), or a signal that stopped the run (129, 130, 143).
+
+    A fault concerns space, memory, a device, a lock or the network.
+    """
 
     @property
     def retryable(self) -> bool:

@@ -174,7 +174,7 @@ impl AttentionSpec {
     pub fn attention_problem(&self) -> Option<ModelProblem> {
         self.gated_linear.as_ref()?;
         let message = format!(
-            "a `{}` model has gated linear attention: its weights are signed and not normalised, so far mass is not defined",
+            "a `{}` model has gated linear attention: its weights are signed and not normalised, so the share of attention to far tokens is not defined",
             self.model_type
         );
         Some(ModelProblem::settings(message).with_hint(

@@ -47,8 +47,8 @@ pub(super) fn problem(config: &Fields<'_>, model_type: &str) -> Option<ModelProb
             "its first layer with attention is layer {index}, and only layer 0 can be scored: choose another model"
         )),
         None if model_type == "gla" => problem.with_hint(
-            "its weights are signed and not normalised, so far mass is not defined: measure losses with `language-model`, or choose \
-             a model whose first layer is softmax attention",
+            "its weights are signed and not normalised, so the share of attention to far tokens is not defined: measure losses \
+             with `language-model`, or choose a model whose first layer is softmax attention",
         ),
         None => problem.with_hint("choose a model whose first layer is softmax attention"),
     })
