@@ -481,7 +481,8 @@ pub struct RunArguments {
     /// Address of the Ray cluster: `auto`, `HOST:PORT`, `ray://…`; by default a cluster is started on this machine.
     #[arg(long, requires = "engine")]
     pub address: Option<String>,
-    /// Number of shards for a Ray cluster; by default four per worker, at most one per work unit.
+    /// Number of shards for a Ray cluster; by default four for each task that the cluster runs at once (to write, one), at most one
+    /// per work unit.
     #[arg(long, value_name = "N", requires = "engine", value_parser = clap::value_parser!(u32).range(1..))]
     pub shards: Option<u32>,
     /// Name of this run in lineage events and in the summary. In a scheduler, derive it from the logical date, so that a retry
