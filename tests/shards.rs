@@ -125,6 +125,30 @@ fn shards_write_what_the_selection_commits() {
 }
 
 #[test]
+fn damaged_parts_and_records_of_a_shard_are_written_again() {
+    let workspace = workload();
+    score(&workspace, "0/1");
+    workspace.longsift(&write_arguments("0/1")).success();
+    let mut folders = vec![workspace.path("out/.written")];
+    for entry in fs::read_dir(workspace.path("out.run/written")).unwrap() {
+        folders
+            .extend(["selection", "units"].map(|part| entry.as_ref().unwrap().path().join(part)));
+    }
+    for folder in folders {
+        let files = files_below(&folder).into_iter().filter(|path| !path.ends_with(".longsift"));
+        let mut files: Vec<_> = files.collect();
+        files.sort();
+        for (index, path) in files.iter().enumerate().filter(|(index, _)| index % 3 == 0) {
+            let mut bytes = fs::read(path).unwrap();
+            let at = bytes.len() * (index % 4 + 1) / 5;
+            bytes[at] ^= 1;
+            fs::write(path, bytes).unwrap();
+        }
+    }
+    select_as_one_process(&workspace);
+}
+
+#[test]
 fn parts_of_another_selection_are_not_used() {
     let workspace = workload();
     score(&workspace, "0/1");

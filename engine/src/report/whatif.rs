@@ -58,7 +58,7 @@ struct GroupChange {
     value: Option<String>,
     #[serde(flatten)]
     change: Change,
-    /// Lowest kept score of the run: one, or one per budget; empty if the run has no such group.
+    /// Lowest kept score of the run: one, or one per budget; empty if the run has no such group or other groups.
     thresholds_now: Vec<Option<f64>>,
     /// Lowest kept score with the new settings. Scores of different terms are not comparable.
     thresholds_then: Vec<Option<f64>>,
@@ -161,7 +161,8 @@ pub(crate) fn whatif(
             .map(|group| (group.value.clone(), group.thresholds.iter().map(score).collect()))
             .collect()
     };
-    let mut now = calibration.as_ref().map(thresholds).unwrap_or_default();
+    let regrouped = changes.iter().any(|line| line.starts_with("stages.score.within:"));
+    let mut now = calibration.as_ref().filter(|_| !regrouped).map(thresholds).unwrap_or_default();
     let mut then = thresholds(&selection.calibration);
     let groups = counted.groups.into_iter().map(|(value, change)| GroupChange {
         thresholds_now: now.remove(&value).unwrap_or_default(),

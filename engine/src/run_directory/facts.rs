@@ -235,9 +235,9 @@ pub fn differences(now: &Map<String, Value>, before: &Map<String, Value>) -> Vec
         .chain(gone)
         .filter(|key| now.get(*key) != before.get(*key))
         .map(|key| {
-            let show = |settings: &Map<String, Value>| {
-                settings.get(key).map_or("not set".to_owned(), short)
-            };
+            let missing = if key.starts_with("file ") { "not found" } else { "not set" };
+            let show =
+                |settings: &Map<String, Value>| settings.get(key).map_or(missing.to_owned(), short);
             format!("{key}: {}, was {}", show(now), show(before))
         })
         .collect()
@@ -273,6 +273,9 @@ mod tests {
             ["model: bbbbbbbbbbbb…, was aaaaaaaaaaaa…", "window_tokens: 4096, was 2048"]
         );
         assert!(now.differences(&now).is_empty());
+        let with_program = Facts::new(json!({ "file m.py": "c".repeat(64) }));
+        let without = Facts::new(json!({}));
+        assert_eq!(without.differences(&with_program), ["file m.py: not found, was cccccccccccc…"]);
         assert_ne!(now.fingerprint(), before.fingerprint());
         assert_eq!(now.without(&["model", "window_tokens"]), before.only(&["mask"]));
     }

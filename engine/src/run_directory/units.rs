@@ -67,7 +67,7 @@ impl Part {
 
     /// Whether the part in `folder` is the file that was written. Compares its bytes, unless it was last changed before
     /// `record`, a file that was written later.
-    pub(super) fn is_original(
+    pub(crate) fn is_original(
         &self,
         folder: &Path,
         record: Option<&Stamp>,

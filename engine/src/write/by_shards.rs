@@ -9,7 +9,7 @@ use crate::base::error::Result;
 use crate::base::parallel;
 use crate::dataset::units::WorkUnit;
 use crate::plan::shard::{self, Shard};
-use crate::run_directory::units::Part;
+use crate::run_directory::keep;
 use crate::storage::{atomic, files, marked};
 use crate::write::Writer;
 
@@ -55,8 +55,8 @@ impl Writer<'_> {
                 return Ok((false, staged.outcomes));
             }
             let staged = self.stage_range(range, &schema, &format, &self.written, &each)?;
-            let record = serde_json::to_vec(&staged).expect("a record is plain data");
-            atomic::write_atomic(&self.record(range), &record)?;
+            let record = keep::sealed(&staged).to_string();
+            atomic::write_atomic(&self.record(range), record.as_bytes())?;
             Ok((true, staged.outcomes))
         })?;
         let mut shard = ShardWritten::default();
@@ -70,21 +70,28 @@ impl Writer<'_> {
         Ok(shard)
     }
 
-    /// Returns the parts that a shard has written for a range of units, if its record exists and all parts are in place.
+    /// Returns the parts that a shard has written for a range of units, if its record and the bytes of all parts are those that
+    /// it wrote. Reads the parts.
     pub(super) fn written_before(
         &self,
         range: &UnitRange,
         format: &Format,
     ) -> Result<Option<StagedRange>> {
         let Some(bytes) = files::read_if_present(&self.record(range))? else { return Ok(None) };
-        let staged = serde_json::from_slice::<StagedRange>(&bytes).ok();
+        let intact = keep::is_intact(&bytes).then_some(bytes);
+        let staged = intact.and_then(|bytes| serde_json::from_slice::<StagedRange>(&bytes).ok());
         let names: Vec<String> = range.files.iter().flat_map(|stem| format.names(stem)).collect();
         let named = |staged: &StagedRange| staged.data.iter().map(|part| &part.path).eq(&names);
         let Some(staged) = staged.filter(named) else { return Ok(None) };
-        let in_place = Part::all_in_place(&staged.data, &self.written.data)?
-            && Part::all_in_place(&staged.dropped, &self.written.records)?
-            && Part::all_in_place(&staged.selection, &self.written.records)?;
-        Ok(in_place.then_some(staged))
+        let folders = &self.written;
+        let of_records = staged.dropped.iter().chain(&staged.selection);
+        let parts = of_records.map(|part| (part, &folders.records));
+        for (part, folder) in parts.chain(staged.data.iter().map(|part| (part, &folders.data))) {
+            if !part.is_original(folder, None)? {
+                return Ok(None);
+            }
+        }
+        Ok(Some(staged))
     }
 
     fn record(&self, range: &UnitRange) -> std::path::PathBuf {
