@@ -143,6 +143,20 @@ def test_kept_samples_of_a_mirrored_output_are_read_from_its_folders(pipeline: P
     assert longsift.kept(summary.run_dir).count_rows() == summary.kept
 
 
+def test_kept_samples_of_a_marked_output_are_those_that_the_filter_keeps(pipeline: Path) -> None:
+    kept = longsift.kept(longsift.run(pipeline, arguments=["-q"]).run_dir).to_table()
+    marked = longsift.run(pipeline, set={"stages.filter.mark_only": True}, arguments=["-q"])
+    again = longsift.kept(marked.run_dir)
+    assert again.to_table()["longsift_score"] == kept["longsift_score"] and again.count_rows() == marked.kept
+
+
+def test_scores_of_another_run_are_opened(pipeline: Path) -> None:
+    base = longsift.run(pipeline, arguments=["-q"])
+    arguments = ["-q", "--scores-from", base.run_dir]
+    other = longsift.run(pipeline, set={"output.path": str(pipeline.parent / "other")}, arguments=arguments)
+    assert longsift.scores(other.run_dir).to_table() == longsift.scores(base.run_dir).to_table()
+
+
 def test_the_summary_has_every_field_of_its_schema() -> None:
     schema = json.loads((REPOSITORY / "schemas/summary.schema.json").read_text())
     for kind, properties in (
