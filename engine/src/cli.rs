@@ -50,7 +50,6 @@ pub struct Cli {
     pub color: ColorChoice,
 }
 
-/// Format of logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// Plain text.
@@ -59,7 +58,6 @@ pub enum LogFormat {
     Json,
 }
 
-/// Backend of whole models.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BackendChoice {
     /// `candle` on a GPU or for `precision: bf16`, otherwise `own`.
@@ -80,7 +78,6 @@ impl BackendChoice {
     }
 }
 
-/// Output format of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum AnswerFormat {
     /// Plain text.
@@ -89,7 +86,6 @@ pub enum AnswerFormat {
     Json,
 }
 
-/// Output format of `longsift validate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ValidateFormat {
     /// Plain text on standard error.
@@ -100,7 +96,6 @@ pub enum ValidateFormat {
     Github,
 }
 
-/// Format of the manual.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ManualFormat {
     /// Pages for `man`, one for each command: `longsift.1`, `longsift-run.1`, …
@@ -109,7 +104,6 @@ pub enum ManualFormat {
     Markdown,
 }
 
-/// Executor of the shards of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Engine {
     /// This machine.

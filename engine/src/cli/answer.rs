@@ -38,8 +38,7 @@ pub(super) fn answer_with(
     }
 }
 
-/// Refuses output paths in the folders of a result, and those of files that longsift did not write. Reports all of them, before
-/// anything is computed.
+/// Refuses output paths in the folders of a result, and files that longsift did not write; reports all of them.
 pub(super) fn check_output_paths<const N: usize>(paths: [(Option<&Path>, Mark); N]) -> Result<()> {
     let mut problems = Vec::new();
     for (path, mark) in paths {
@@ -105,8 +104,7 @@ pub(super) fn report(cli: &Cli, diagnostics: &[Diagnostic]) {
     }
 }
 
-/// Writes a file that the command line may request. Most commands call it last, so that the answer is printed even if
-/// the file cannot be written.
+/// Writes a requested file; mostly called last, so that the answer is printed even if the file cannot be written.
 pub(super) fn write_requested(
     path: Option<&Path>,
     mark: Mark,
@@ -138,10 +136,7 @@ pub(super) fn terminal_text(text: &str) -> String {
     text.split('\n').map(line_safe).collect::<Vec<_>>().join("\n")
 }
 
-/// Prints text, and returns the exit code of success.
-///
-/// # Errors
-/// Fails if standard output cannot be written. A closed pipe is not an error.
+/// Prints text, and returns the exit code of success. A closed pipe is not an error.
 pub(super) fn print(text: &str) -> Result<u8> {
     is_printed(text).map(|_| DONE)
 }
@@ -150,8 +145,7 @@ pub(super) fn print_line(text: &str) -> Result<u8> {
     print(&format!("{text}\n"))
 }
 
-/// Prints the text that `refresh` returns, every few seconds: until `refresh` returns `true` with it, `count` texts are printed,
-/// or a signal arrives, which is not a failure.
+/// Prints the text that `refresh` returns, every few seconds, until it returns `true`, `count` is reached, or a signal arrives.
 pub(super) fn watch(
     seconds: u32,
     count: Option<u32>,

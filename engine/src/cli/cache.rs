@@ -28,12 +28,10 @@ const KINDS: [(&str, &str); 6] = [
 
 const RUNS: &str = "runs";
 
-/// Contents of the cache folder and of `--runs`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct CacheListing {
     folder: PathBuf,
     kinds: Vec<CacheKind>,
-    /// Run directories, if `--runs` was given.
     runs: Vec<ListedRun>,
     removed: Vec<CacheEntry>,
     /// Entries that were not removed because they are in use.
@@ -44,7 +42,6 @@ pub(super) struct CacheListing {
 
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct CacheKind {
-    /// Kind, as named in `--clear`.
     kind: &'static str,
     doc: &'static str,
     entries: Vec<CacheEntry>,
@@ -53,7 +50,6 @@ pub(super) struct CacheKind {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct CacheEntry {
     path: PathBuf,
-    /// Total size of its files in bytes.
     bytes: u64,
     /// Whole days since one of its files was last written or read, according to the file system.
     unused_days: u64,
@@ -67,9 +63,8 @@ pub(super) struct ListedRun {
     state: &'static str,
 }
 
-/// Lists the entries of a cache folder (by default this user's) and the run directories below `runs`, and removes
-/// those that `clear` selects. Of the runs, only finished ones without a running process are removed, and their
-/// output stays. Files that longsift did not write are kept and reported.
+/// Lists the entries of a cache folder and the run directories below `runs`, and removes those that `clear` selects: of the
+/// runs, only finished ones without a running process; of the files, only those that longsift wrote.
 pub(super) fn cache(arguments: &CacheArguments) -> Result<CacheListing> {
     let CacheArguments { folder, runs, clear, .. } = arguments;
     let names = || KINDS.map(|(kind, _)| kind).into_iter().chain([RUNS]);

@@ -24,14 +24,11 @@ use crate::spec::yaml::{self, Origin};
 use crate::spec::{Overrides, Spec};
 use crate::storage::{atomic, files};
 
-/// Maximum size of a file named by `text_file`.
 const MAX_TEXT_BYTES: u64 = 256 << 20;
 
-/// A test, as written in the tests file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Test {
-    /// Name of the test, shown with its result.
     name: String,
     /// Settings for this test, in the syntax of `--set`.
     #[serde(default)]
@@ -39,7 +36,6 @@ struct Test {
     rows: Vec<TestRow>,
 }
 
-/// An input row and its expected outcome.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TestRow {
@@ -50,7 +46,6 @@ struct TestRow {
     /// Expected outcome: `kept`, `not kept`, `quarantined`, a reason (`not_selected`, `guard_copy_share`,
     /// `short_document`) or a code (`quarantined: null_text`).
     fate: String,
-    /// Expected number of kept samples.
     #[serde(default)]
     kept: Option<u64>,
 }
@@ -70,9 +65,8 @@ struct UnexpectedRow {
     found: String,
 }
 
-/// Runs the tests of a pipeline, each in a temporary folder, and reports the rows with unexpected outcomes. Only the
-/// input, the output, `input.since` and `checks` of the pipeline are replaced; rows that cannot be scored never fail
-/// the run.
+/// Runs the tests of a pipeline, each in a temporary folder, and reports the rows with unexpected outcomes. Rows that cannot be
+/// scored never fail the run.
 pub(super) fn test(arguments: &TestArguments) -> Result<u8> {
     let pipeline = &arguments.pipeline.pipeline;
     let overrides = &arguments.pipeline.overrides;

@@ -33,12 +33,8 @@ pub(super) struct Observers<'a> {
 }
 
 impl<'a> Observers<'a> {
-    /// Creates the observers that the command line and the environment request. The pipeline is named by its file
-    /// (`web` for `web.yaml`), so the name is known even if the file cannot be read.
-    ///
-    /// # Errors
-    /// Fails if `--summary-file` cannot be written. The summary of an earlier run is removed, so that it is never
-    /// taken for the summary of this run.
+    /// Creates the requested observers, and removes the summary of an earlier run, which could be taken for that of this run.
+    /// The pipeline is named by its file (`web` for `web.yaml`), so the name is known even if the file cannot be read.
     pub(super) fn from_arguments(arguments: &'a RunArguments) -> Result<Self> {
         for path in arguments.summary_file.iter().chain(&arguments.metrics_textfile) {
             refuse_result_folder(path)?;
@@ -67,8 +63,7 @@ impl<'a> Observers<'a> {
         })
     }
 
-    /// Notifies the observers that the run starts, and begins to write its metrics. Shards write none, because all of
-    /// them would write the same file.
+    /// Begins to write metrics, except for shards, which would all write the same file.
     pub(super) fn started(&mut self, plan: &Plan, progress: &Arc<Progress>) {
         if let (Some(path), None) = (self.arguments.metrics_textfile.clone(), plan.options.shard) {
             self.live = Some(LiveMetrics::start(path, &self.pipeline, progress, METRICS_INTERVAL));
@@ -78,7 +73,6 @@ impl<'a> Observers<'a> {
         }
     }
 
-    /// Notifies the observers that the run has ended, successfully or not.
     pub(super) fn ended(&mut self, plan: Option<&Plan>, summary: &Summary) -> Result<()> {
         // First, so that the live metrics do not overwrite the final ones.
         self.live = None;

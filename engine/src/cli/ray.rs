@@ -27,7 +27,6 @@ pub(super) fn drive(cli: &Cli, arguments: &RunArguments, plan: &Plan) -> Result<
         .into())
 }
 
-/// Refuses flags that a cluster does not support.
 fn check(arguments: &RunArguments) -> Result<()> {
     let RunArguments { plan, phase, fresh, only_quarantined, .. } = arguments;
     let flag = match phase {

@@ -135,7 +135,6 @@ fn prepare(cli: &Cli, arguments: &RunArguments, stop: &Stop) -> Result<(Plan, Ru
     Ok((plan, options))
 }
 
-/// Refuses flags that conflict.
 fn check_phase(arguments: &RunArguments) -> Result<()> {
     let sharded = arguments.plan.shard.is_some();
     let (message, hint) = match arguments.phase {

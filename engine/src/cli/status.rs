@@ -15,12 +15,10 @@ use crate::run_directory::layout::RunDirectory;
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Pace {
     windows_per_second: f64,
-    /// Seconds until all rows are read at the current speed; `None` if it is unknown.
     seconds_left: Option<f64>,
 }
 
-/// Polls a run and prints one line each time, until no process works in the directory. Only completed work units count, so a
-/// speed is known once one has completed between two polls.
+/// Prints one line per poll until no process works in the directory. Only completed work units count for the speed.
 pub(super) fn watch(arguments: &StatusArguments) -> Result<u8> {
     let directory = RunDirectory::open(&arguments.run_dir)?;
     let mut first = None;

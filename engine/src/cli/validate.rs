@@ -10,8 +10,7 @@ use crate::cli::{Cli, PipelineArguments, ValidateFormat};
 use crate::plan::Plan;
 use crate::spec::Spec;
 
-/// Checks a pipeline file. As text, mistakes are reported as a failure of the command; in the other formats they are
-/// the answer. The exit code is the same.
+/// Checks a pipeline file. As text, mistakes are a failure of the command; in the other formats they are its answer.
 pub(super) fn validate(
     cli: &Cli,
     arguments: &PipelineArguments,
@@ -49,9 +48,8 @@ pub(super) fn validate(
     Ok(code)
 }
 
-/// Formats a problem as a workflow command of GitHub Actions, including notes and hint: `::error
-/// file=…,line=…,col=…::message`. Source: "Workflow commands for GitHub Actions", GitHub's documentation; `%`, line
-/// breaks and, in properties, `:` and `,` are percent-encoded.
+/// Formats a problem as a workflow command of GitHub Actions, including notes and hint: `::error file=…,line=…,col=…::message`.
+/// `%`, line breaks and, in properties, `:` and `,` are percent-encoded, as GitHub's documentation requires.
 fn annotation(problem: &Diagnostic) -> String {
     let kind = if problem.is_error() { "error" } else { "warning" };
     let place = match &problem.place {

@@ -17,7 +17,6 @@ use crate::run_directory::manifest::Manifest;
 use crate::run_directory::scores;
 use crate::run_directory::units::UnitRecord;
 
-/// Maximum number of locations listed for a duplicate id.
 const MAX_LOCATIONS: usize = 3;
 
 /// A finished run whose input is read again.
@@ -29,15 +28,11 @@ pub(super) struct FinishedRun {
 }
 
 impl FinishedRun {
-    /// Reads the manifest of a run.
-    ///
-    /// # Errors
     /// Fails if the run is not finished.
     pub(super) fn read(directory: &RunDirectory) -> Result<Self> {
         Self::new(directory, Manifest::read_finished(directory)?)
     }
 
-    /// Reads the manifest of a run; `None` if it does not exist.
     pub(super) fn read_if_present(directory: &RunDirectory) -> Result<Option<Self>> {
         let manifest = Manifest::read(directory)?;
         manifest.map(|manifest| Self::new(directory, manifest)).transpose()
@@ -97,7 +92,6 @@ impl ContentHashes {
     }
 }
 
-/// A document of the input, found by its id.
 pub(super) struct FoundDocument {
     /// File of the document, relative to the input.
     pub(super) file: String,
@@ -109,11 +103,8 @@ pub(super) struct FoundDocument {
 }
 
 impl FoundDocument {
-    /// Finds the document with this id, at `<file>:<row>`, or with a repeated id at `<id>@<file>:<row>`, and reads its row. Cost:
-    /// one pass over the id column.
-    ///
-    /// # Errors
-    /// Fails if no document matches, several have the id, or the row cannot be read.
+    /// Reads the only document with this id, at `<file>:<row>`, or with a repeated id at `<id>@<file>:<row>`. Cost: one pass over
+    /// the id column.
     pub(super) fn read(plan: &Plan, id: &str) -> Result<Self> {
         let (unit, row) = find(plan, id)?;
         let unit = &plan.units[unit];
@@ -133,13 +124,11 @@ impl FoundDocument {
         Ok(Document { row: self.row, id: Some(self.id.clone()), label: None, content })
     }
 
-    /// Describes the row for messages.
     pub(super) fn place(&self) -> String {
         format!("{}, row {}", self.file, self.row)
     }
 }
 
-/// Returns the unit and the row of a document.
 fn find(plan: &Plan, id: &str) -> Result<(usize, u64)> {
     let mut found: Vec<(usize, u64)> = Vec::new();
     let mut at_place = None;

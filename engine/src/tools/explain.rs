@@ -1,7 +1,6 @@
 //! `longsift explain RUN_DIR ID#WINDOW`: explains the statistics of one window, token by token.
 //!
-//! The window is measured again with the measures of the pipeline, and the results are checked against the score
-//! table. Measures that call a program are not repeated.
+//! The window is measured again, except with external programs, and the results are checked against the score table.
 
 mod gains;
 mod page;
@@ -72,7 +71,6 @@ struct SelectionOutcome {
     terms: Vec<TermValue>,
     /// If the score is the minimum of its terms, the statistic of the term that limits it.
     weakest: Option<String>,
-    /// Bounds of the guards in its group.
     #[serde(skip)]
     bounds: Vec<Bounds>,
 }
@@ -122,17 +120,13 @@ pub(crate) struct Explanation {
     guards: Vec<GuardVerdict>,
     /// Distance from which attention is far; null without a measure of attention.
     far_distance: Option<u64>,
-    /// `[tokens]`: attention of each token to tokens at least this distance before it, mean over heads; empty without
-    /// it.
+    /// `[tokens]`: attention of each token to tokens at least this distance before it, mean over heads.
     far_mass: Vec<f64>,
-    /// `[tokens - 1]`: loss of each token but the first, given all tokens before it, in nats; empty without a measure
-    /// of losses.
+    /// `[tokens - 1]`: loss of each token but the first, in nats; empty without a measure of losses.
     token_losses: Vec<f64>,
-    /// `[tokens]`: gain in nats over the loss with the short context; null for tokens of the short context, empty
-    /// without a measure of losses.
+    /// `[tokens]`: gain in nats over the loss with the short context; null for tokens of the short context.
     token_gains: Vec<Option<f64>>,
     links: Vec<Link>,
-    /// Layer of the blocks; null without blocks.
     layer: Option<u32>,
     /// Attention between blocks, as in `longsift map`.
     #[serde(flatten)]
@@ -142,12 +136,8 @@ pub(crate) struct Explanation {
     pieces: Vec<String>,
 }
 
-/// Explains a window. `run`: run whose recorded statistics and rank are shown. `blocks_of`: layer of the pipeline's
-/// whole model whose blocks are shown instead of those of the first layer.
-///
-/// # Errors
-/// Fails if the document, the window or the layer does not exist, the window cannot be measured, or the document has
-/// changed since the run.
+/// Explains a window. `run`: run whose recorded statistics and rank are shown. `blocks_of`: layer of the pipeline's whole model
+/// whose blocks are shown instead of those of the first layer.
 pub(crate) fn explain(
     plan: &Plan,
     run: Option<&RunDirectory>,
@@ -354,8 +344,7 @@ impl Explanation {
             BlockAttentionMatrix { uniform_attention, ..BlockAttentionMatrix::new(ends, shares) };
     }
 
-    /// Adds the recorded statistics, and the outcome of the sample in the run. `weights`: digest of the first layer's
-    /// weights.
+    /// Adds the recorded statistics, and the outcome of the sample in the run.
     fn compare(&mut self, plan: &Plan, run: &FinishedRun, weights: Option<String>) -> Result<()> {
         let (row, tokens) = (self.input_row, (self.token_start, self.token_end));
         let key = (row, self.window);
@@ -408,8 +397,7 @@ impl Explanation {
     }
 }
 
-/// Lists the differences of models, kernels and settings from those of the run. `weights`: digest of the first layer's
-/// weights.
+/// Lists the differences from models, kernels and settings of the run. `weights`: digest of the first layer's weights.
 fn changes(plan: &Plan, run: &FinishedRun, weights: Option<String>) -> Result<Vec<String>> {
     let whole = whole_model_digests(&plan.whole_models, &BTreeMap::new(), &Stop::global())?;
     let mut digests = Digests::new(plan, weights, whole)?;
@@ -517,7 +505,6 @@ impl Explanation {
         self.pieces[tokens.start.min(end)..end].concat()
     }
 
-    /// Describes the outcome of the sample in the run.
     fn verdict(&self) -> Option<String> {
         let outcome = self.selected.as_ref()?;
         let result = match &outcome.reason {

@@ -21,7 +21,6 @@ const MAX_TOKENS: usize = 1 << 20;
 pub(crate) struct ForwardAnswer {
     /// `[tokens - 1]`: loss of each token but the first, in nats.
     losses: Vec<f64>,
-    /// Mean loss; null for a window of one token.
     mean_loss: Option<f64>,
     /// `[layers + 2]`: root mean square of the input of the first layer, of each layer's residual stream, and of the
     /// input of the head.
@@ -32,16 +31,12 @@ pub(crate) struct ForwardAnswer {
     model_type: String,
     #[serde(skip)]
     memory: ForwardMemory,
-    /// Peak resident memory during the pass, and resident memory before weights were read; `None` if the system does
-    /// not report it.
+    /// Peak resident memory during the pass, and resident memory before weights were read, if the system reports it.
     #[serde(skip)]
     held: Option<(u64, u64)>,
 }
 
-/// Reads a JSON list of token ids. `place` is the file name for messages.
-///
-/// # Errors
-/// Fails for anything but a list of 1 to 2^20 token ids.
+/// Reads a JSON list of 1 to 2^20 token ids. `place` is the file name for messages.
 pub(crate) fn token_ids(place: &Path, text: &[u8]) -> Result<Vec<u32>> {
     let wrong = |why: String| {
         let message = format!("`{}` is not a JSON list of token ids: {why}", place.display());
@@ -60,9 +55,6 @@ pub(crate) fn token_ids(place: &Path, text: &[u8]) -> Result<Vec<u32>> {
 }
 
 /// Runs the model at `path` on a window, without prepending BOS.
-///
-/// # Errors
-/// Fails if the model is not supported as a whole, its files are damaged or incomplete, or the window does not fit it.
 pub(crate) fn forward(
     path: &Path,
     ids: &[u32],

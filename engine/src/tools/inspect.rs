@@ -16,7 +16,6 @@ use crate::base::error::Result;
 use crate::base::machine::free_memory_bytes;
 use crate::base::text::{bytes, count};
 
-/// Window lengths in tokens for which memory is shown.
 const WINDOWS: [u64; 6] = [4_096, 8_192, 32_768, 131_072, 262_144, 1_048_576];
 
 /// Memory of common GPUs, in 10^9 bytes.
@@ -28,29 +27,23 @@ const HEADROOM: f64 = 0.15;
 #[derive(Clone, Debug, Serialize)]
 pub struct ModelReport {
     pub layer: AttentionSpec,
-    /// Number format stated in the config.
     pub stated_dtype: Option<String>,
     /// Quantisation method stated in the config: `gptq`, `mlx`, ….
     pub quantization: Option<String>,
     /// Reason for which the weights cannot be used; `None` if their headers are valid.
     pub weights_problem: Option<String>,
-    /// Size of the checkpoint in bytes; `None` without weights.
     pub checkpoint_bytes: Option<u64>,
     /// Bytes of the checkpoint that are read; without weights, an estimate from the stated number format.
     pub bytes_to_read: u64,
     /// Layer-zero tables by precision.
     pub tables: Vec<TableSize>,
-    /// Bytes of the projections in memory, in addition to the table; 0 for models whose table holds the heads
-    /// themselves.
+    /// Bytes of the projections in memory, in addition to the table; 0 if the table holds the heads themselves.
     pub packed_bytes: u64,
     /// Properties that `config.json` does not define and the weights will determine.
     pub undecided: Option<String>,
-    /// Memory per window, by length.
     pub windows: Vec<WindowMemory>,
-    /// Free memory of this machine in bytes; null if the system does not report it.
     pub free_memory_bytes: Option<u64>,
     pub bos_token_id: Option<u32>,
-    /// Positions for which the model was trained, if the config states them.
     pub trained_positions: Option<u64>,
 }
 
@@ -75,15 +68,10 @@ pub struct WindowMemory {
     pub fitting_here: Option<u64>,
     /// Whether the first layer sees the default far distance of such a window.
     pub sees_far: bool,
-    /// Whether the model has positions for such a window.
     pub has_positions: bool,
 }
 
-/// Inspects a model folder without reading weights.
-///
-/// # Errors
-/// Fails if the config cannot be read or the first layer of the model is not supported. Problems of the weights are
-/// part of the page.
+/// Inspects a model folder without reading weights. Their problems are part of the page.
 pub fn inspect(folder: &Path) -> Result<ModelReport> {
     let config = ModelConfig::read(folder, None)?;
     let weights = with_weights(config.clone());
@@ -299,7 +287,6 @@ impl ModelReport {
         tokens
     }
 
-    /// Returns the settings that follow from the model.
     fn settings(&self) -> String {
         let tokens = self.window_tokens();
         let bos = u8::from(self.bos_token_id.is_some());

@@ -18,8 +18,7 @@ const MAX_UNITS: usize = 16;
 /// Maximum bytes of documents, not counting the last one of each unit: tokenized in a second or two.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// Reads and tokenizes the first documents of some work units. Programs that drop documents are not run, and
-/// unreadable units are skipped.
+/// Reads and tokenizes the first documents of some work units, without programs that drop documents; skips unreadable units.
 pub fn sample(plan: &Plan) -> DocumentSample {
     let (units, mut sample) = (plan.units.len(), DocumentSample::default());
     let chosen = units.min(MAX_UNITS);

@@ -35,7 +35,6 @@ impl Monitor {
         }
     }
 
-    /// Renders the charts as one HTML file.
     pub(crate) fn page(&self) -> String {
         let mut devices: BTreeMap<&str, (Vec<&str>, Vec<&DeviceSurvey>)> = BTreeMap::new();
         for poll in &self.polls {
@@ -85,7 +84,6 @@ impl Monitor {
     }
 }
 
-/// Name of a series, and its value in a poll.
 type Series<'a> = (&'a str, fn(&DeviceSurvey) -> u64);
 
 #[cfg(test)]

@@ -39,8 +39,6 @@ pub fn page_names() -> Vec<&'static str> {
 }
 
 /// Returns the reference page of a stage or section, or without a name the list of all; `None` for an unknown name.
-///
-/// Lines are at most `width` terminal columns wide unless a word is longer; `color` adds ANSI colours.
 pub fn stage_page(name: Option<&str>, width: usize, color: bool) -> Option<String> {
     let page = PageWriter { width: width.clamp(40, 200), color };
     let Some(name) = name else { return Some(page.list()) };
@@ -48,7 +46,6 @@ pub fn stage_page(name: Option<&str>, width: usize, color: bool) -> Option<Strin
     Some(page.settings(known, settings_of(known)))
 }
 
-/// Returns the schema of the settings of a stage or section.
 pub(super) fn settings_of(name: &str) -> &'static Value {
     let root = schema::pipeline();
     match schema::sections(root).find(|(section, _)| *section == name) {
@@ -78,7 +75,6 @@ pub(super) fn about(name: &str) -> String {
     schema::description(&schema::polished(&schema)).to_string()
 }
 
-/// Returns the one-line description of a stage or section.
 fn summary(name: &str) -> String {
     let root = schema::pipeline();
     let stage = schema::stages(root).into_iter().find(|(stage, _)| *stage == name);
@@ -128,7 +124,6 @@ impl PageWriter {
         out
     }
 
-    /// Lists the statistics that a measure writes for every window.
     fn statistics(&self, name: &str, out: &mut String) {
         let stage = contract(name);
         let Some(Role::Measure(measure)) = stage.as_ref().map(StageSettings::role) else { return };
@@ -159,7 +154,6 @@ impl PageWriter {
         }
     }
 
-    /// Lists the named values of a setting with their descriptions.
     fn values(&self, setting: &Value, out: &mut String) {
         for kind in schema::kinds(schema::pipeline(), setting) {
             let ValueKind::Names(names) = kind else { continue };

@@ -25,21 +25,16 @@ use crate::report::page::{Block, CaptionedChart, KeyNumber, Page, Section, text}
 
 /// Factor by which a larger number must be faster to be chosen; smaller differences are noise.
 const MIN_SPEEDUP: f64 = 1.03;
-/// Maximum number of windows in flight on a device.
 const MAX_IN_FLIGHT: usize = 64;
-/// Maximum number of windows measured per setting.
 const MAX_WINDOWS: usize = 512;
 
-/// Result for one setting.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Point {
     pub windows_in_flight: usize,
-    /// Key heads of a window at a time.
     pub key_heads: usize,
     pub windows: usize,
     /// Tokens per second of all devices combined.
     pub tokens_per_second: f64,
-    /// Peak of the bytes reserved on one device.
     pub reserved_bytes: u64,
 }
 
@@ -171,7 +166,6 @@ impl TuneBench<'_> {
         })
     }
 
-    /// Measures windows and returns the peak of the bytes reserved on one device.
     fn pass(
         &self,
         scheduler: &Scheduler<'_>,

@@ -15,7 +15,6 @@ use crate::tools::bench::Bench;
 /// Maximum number of lines of a chart, limited by distinguishable colours.
 const MAX_LINES: usize = 4;
 
-/// Results of one group in one unit.
 struct ChartPanel<'a> {
     group: &'a str,
     unit: &'a str,
@@ -23,7 +22,6 @@ struct ChartPanel<'a> {
     measurements: Vec<&'a Measurement>,
 }
 
-/// One SVG of charts below each other, on white.
 #[derive(Template)]
 #[template(path = "charts.svg", escape = "html")]
 struct Charts {

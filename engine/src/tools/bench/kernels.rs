@@ -51,8 +51,7 @@ pub(super) fn measure(measurements: &mut Measurements<'_>) {
     }
 }
 
-/// Returns the kernels that runs on this machine select, one for each `precision`; if `all`, followed by the others,
-/// the portable float32 kernel last.
+/// Returns the kernels that runs on this machine select; if `all`, followed by the others, the portable float32 kernel last.
 fn chosen(all: bool) -> Vec<Kernel> {
     let mut chosen =
         [ElementType::F32, ElementType::Bf16, ElementType::Int16].map(Kernel::detect).to_vec();
@@ -107,7 +106,6 @@ fn assign_repeats(options: &BenchOptions, turns: &mut [RepeatedCase]) {
     }
 }
 
-/// Returns the name of the line to which a case belongs.
 fn series(case: &BenchCase) -> String {
     let threads = match case.threads {
         1 => "1 thread".to_owned(),

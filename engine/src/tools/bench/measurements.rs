@@ -41,7 +41,6 @@ impl BenchOptions {
         self.repeats.unwrap_or(DEFAULT_REPEATS)
     }
 
-    /// Returns a problem if a length or a width is out of range.
     pub fn problem(&self) -> Option<Diagnostic> {
         let wrong = |name: &str, values: &[usize], max: usize| {
             let wrong = values.iter().find(|value| !(1..=max).contains(*value))?;
@@ -64,10 +63,8 @@ pub struct Measurement {
     pub series: String,
     /// Position on the x axis: 8,192 tokens.
     pub at: f64,
-    /// `tokens`, `threads`, `documents`, ….
     pub at_unit: &'static str,
     pub value: f64,
-    /// Unit: `pairs/s`, `bytes/s`, `s`, `bytes`, `%`.
     pub unit: &'static str,
 }
 
@@ -85,7 +82,6 @@ impl fmt::Display for Measurement {
     }
 }
 
-/// Results so far.
 pub(super) struct Measurements<'a> {
     pub(super) options: &'a BenchOptions,
     pub(super) all: Vec<Measurement>,
@@ -140,7 +136,6 @@ pub(super) fn shown(value: f64, unit: &str) -> String {
     format!("{value:.decimals$} {prefix}{base}{per}")
 }
 
-/// Creates a folder that is removed when it goes out of scope.
 pub(super) fn scratch() -> Result<tempfile::TempDir> {
     tempfile::Builder::new().prefix("longsift-bench-").tempdir().map_err(|error| {
         Diagnostic::error(Blame::Machine, format!("cannot create a temporary folder: {error}"))

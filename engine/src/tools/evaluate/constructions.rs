@@ -7,7 +7,6 @@ use KindRole::{Dependence, Information, Junk, Ladder, Planted, PlantedTwin, Toke
 
 use crate::base::random::Rng;
 
-/// Input of a construction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Base<'a> {
     /// Whole window: `[tokens]`.
@@ -31,7 +30,6 @@ pub(crate) struct WindowKind {
     pub(crate) construct: Construct,
 }
 
-/// A pool of whole windows and five other kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pool {
     Fixed,
@@ -125,7 +123,6 @@ impl WindowKind {
 }
 
 impl Base<'_> {
-    /// Returns a random range of the document `other`.
     fn span(&self, other: usize, length: usize, rng: &mut Rng) -> &[u32] {
         let document = self.others[other];
         let start = rng.below(document.len() - length + 1);
@@ -180,11 +177,8 @@ fn swap_half(base: &Base<'_>, rng: &mut Rng) -> Option<Vec<u32>> {
 const FACTS: usize = 16;
 const FACT_TOKENS: usize = 6;
 
-/// Inserts short facts of another document in the first quarter of the window and repeats them in the last. Returns the window,
-/// and the indices of all tokens of the repeated facts in order.
-///
-/// These windows contain exactly what long-range recurrence detects: a high result shows only that the statistic works as
-/// defined.
+/// Inserts short facts of another document in the first quarter of the window and repeats them in the last: exactly what
+/// long-range recurrence detects. Returns the window, and the indices of all tokens of the repeated facts in order.
 fn plant(base: &Base<'_>, rng: &mut Rng) -> Option<(Vec<u32>, Vec<usize>)> {
     let tokens = base.window.len();
     let slot = tokens / 4 / FACTS;
@@ -268,8 +262,7 @@ fn repeat_jittered(base: &Base<'_>, boilerplate: Boilerplate, rng: &mut Rng) -> 
     interleave(base.window, block, || (period - block) / 2 + rng.below(period - block))
 }
 
-/// Alternates the first `block` tokens with ranges of the rest, cut to the length of the window. `next_length` returns the
-/// tokens of the next range.
+/// Alternates the first `block` tokens with ranges of the rest, of `next_length()` tokens each, cut to the window's length.
 fn interleave(
     window: &[u32],
     block: usize,

@@ -17,7 +17,6 @@ use crate::plan::Plan;
 /// Kinds of windows with results for heads, in the order of their display.
 pub(crate) const KINDS_OF_HEADS: [&str; 3] = ["pieces_2", "pieces_8", "far_permute"];
 
-/// Suffix of the column of dependency strengths by head.
 const BY_HEAD: &str = "layer_dependency_strength_by_head";
 
 #[derive(Clone, Debug)]
@@ -97,10 +96,7 @@ impl HeadResults {
     }
 }
 
-/// Returns the heads that the measures of a plan report.
-///
-/// # Errors
-/// Fails if no measure reports heads.
+/// Returns the heads that the measures of a plan report; fails without any.
 pub(crate) fn head_columns(plan: &Plan) -> Result<Vec<HeadColumn>> {
     let mut all = Vec::new();
     for (measure_index, whole) in &plan.whole_models {

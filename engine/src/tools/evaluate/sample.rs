@@ -1,9 +1,8 @@
 //! Sampling of documents: of each category those with the smallest hash of their id, so that the sample does not
 //! depend on the order, partitioning or names of files.
 //!
-//! One pass over ids and categories keeps the smallest hashes of each category; their texts are read and tokenized
-//! until every length has enough documents. If it does not, the next pass starts above the largest hash kept. Memory:
-//! the ids of a pass, and the documents of one batch.
+//! One pass over ids and categories keeps the smallest hashes of each category; their texts are read and tokenized until every
+//! length has enough documents. Otherwise, the next pass starts above the largest hash kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,14 +25,11 @@ use crate::dataset::rows::read_rows;
 use crate::plan::Plan;
 use crate::plan::encoded::tokenize;
 
-/// Ids of a category that the first pass keeps; each further pass keeps twice as many, up to the maximum. The sample
-/// does not depend on these numbers.
+/// Ids of a category that the first pass keeps; each further pass keeps twice as many. The sample does not depend on them.
 const FIRST_PASS_IDS: usize = 256;
 const MAX_IDS_PER_PASS: usize = 1 << 16;
-/// Documents whose texts are read and tokenized at a time.
 const DOCUMENTS_PER_BATCH: usize = 32;
 const ROWS_PER_READ: usize = 16;
-/// Maximum number of left-out categories listed.
 const MAX_LISTED: usize = 20;
 /// Maximum number of left-out categories counted, to bound memory.
 const MAX_COUNTED: usize = 100_000;
@@ -42,9 +38,7 @@ const MAX_COUNTED: usize = 100_000;
 pub(crate) struct SampleOptions {
     /// Window lengths in tokens, ascending.
     pub(crate) lengths: Vec<usize>,
-    /// Documents per category and length.
     pub(crate) documents: usize,
-    /// Maximum number of categories.
     pub(crate) categories: usize,
     pub(crate) seed: u64,
     /// Column of the categories; without it all documents are in one category.
@@ -97,7 +91,6 @@ impl SampleOptions {
     }
 }
 
-/// Sort key of documents: (hash, id).
 type SortKey = (u64, String);
 
 /// A category whose sample is incomplete.
@@ -107,7 +100,6 @@ struct OpenCategory {
     rows: BTreeMap<SortKey, Vec<InputRow>>,
     /// Largest key that has been examined.
     floor: Option<SortKey>,
-    /// Maximum number of ids that a pass keeps.
     max: usize,
     /// Whether the pass left out ids above the largest one kept.
     more: bool,
@@ -211,7 +203,6 @@ impl Categories {
     }
 }
 
-/// Reads ids and categories of all rows.
 fn pass(
     plan: &Plan,
     wanted: &SampleOptions,
@@ -258,8 +249,7 @@ fn pass(
     Ok(())
 }
 
-/// Reads the documents that a pass kept until every length has enough. Returns the number of rows left out because of
-/// equal ids.
+/// Reads the documents that a pass kept until every length has enough. Returns the rows left out because of equal ids.
 fn read_candidates(
     plan: &Plan,
     wanted: &SampleOptions,
@@ -311,10 +301,7 @@ fn read_candidates(
     Ok(equal_ids)
 }
 
-/// Reads and tokenizes the documents of a sample, in order.
-///
-/// # Errors
-/// Fails if the documents take more than half of the pipeline's memory limit.
+/// Reads and tokenizes the documents of a sample, in order; fails if they take more than half of the memory limit.
 pub(crate) fn read(
     plan: &Plan,
     found: &[&SampledDocument],

@@ -34,7 +34,6 @@ impl JsonSchema for WindowLength {
 pub(crate) struct Category<'a> {
     /// Value of the category column; empty without one.
     pub(crate) name: &'a str,
-    /// Index among the categories of the evaluation.
     pub(crate) index: usize,
     /// Documents, each at least as long as a window.
     pub(crate) documents: Vec<&'a EvaluatedDocument>,
@@ -50,7 +49,6 @@ pub(crate) struct EvaluatedDocument {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WindowOrigin {
-    /// Index of its category.
     pub(crate) category: usize,
     /// Index of its base document in the category.
     pub(crate) document: usize,
@@ -65,7 +63,6 @@ impl WindowOrigin {
         &KINDS[self.kind]
     }
 
-    /// Returns whether it is an unmodified window of the corpus.
     pub(crate) fn is_whole(&self) -> bool {
         self.kind().role == KindRole::Whole
     }
@@ -76,8 +73,7 @@ impl WindowOrigin {
     }
 }
 
-/// Returns the maximum number of windows of a document, which are spread over it: fewer long ones, because these
-/// contain more text.
+/// Returns the maximum number of windows of a document: fewer long ones, because these contain more text.
 pub(crate) fn windows_per_document(tokens: usize) -> usize {
     match tokens {
         0..=4_096 => 8,

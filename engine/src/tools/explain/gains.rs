@@ -27,7 +27,6 @@ impl Explanation {
         (!gains.is_empty()).then(|| gains.iter().sum::<f64>() / gains.len() as f64)
     }
 
-    /// Splits the window into ranges of `tokens` tokens.
     pub(super) fn token_ranges(&self, tokens: usize) -> impl Iterator<Item = Range<usize>> + '_ {
         let all = self.pieces.len();
         (0..all).step_by(tokens).map(move |first| first..(first + tokens).min(all))

@@ -9,15 +9,13 @@ use crate::base::text::count;
 
 /// Default number of blocks, for which a map is legible.
 const DEFAULT_BLOCKS: usize = 64;
-/// Minimum tokens of a block by default.
 const MIN_BLOCK_TOKENS: usize = 16;
 
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct BlockAttentionMatrix {
     /// First tokens of the blocks, and the end of the last.
     pub(crate) block_boundaries: Vec<u64>,
-    /// `[blocks][blocks]`: mean attention of a token of the query block to all tokens of the key block, 0 to 1; null
-    /// if no row of the query block was sampled.
+    /// `[blocks][blocks]`: mean attention of a token of the query block to all tokens of the key block; null without a row.
     pub(crate) block_attention: Vec<Vec<Option<f64>>>,
     /// `[blocks][blocks]`: the shares for attention that is spread evenly over all visible tokens.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -27,7 +25,6 @@ pub(crate) struct BlockAttentionMatrix {
 }
 
 impl BlockAttentionMatrix {
-    /// Creates the matrix of blocks that end at these tokens.
     pub(crate) fn new(ends: &[usize], shares: &BlockShares) -> Self {
         let BlockShares { shares, uniform, .. } = shares;
         let rows = |cells: &[Option<f64>]| cells.chunks(ends.len()).map(<[_]>::to_vec).collect();
@@ -47,23 +44,18 @@ impl BlockAttentionMatrix {
     }
 }
 
-/// Division of a document into blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Cutting {
     /// About 64 blocks of equal length, at least sixteen tokens each.
     Even,
     /// Blocks of this many tokens, the last one shorter.
     Tokens(usize),
-    /// Blocks that begin at these tokens of the document, BOS not counted; the last boundary may be the end of the
-    /// document.
+    /// Blocks that begin at these tokens, BOS not counted; the last boundary may be the end of the document.
     Boundaries(Vec<usize>),
 }
 
 impl Cutting {
     /// Returns the ends of the blocks of `tokens` tokens (at least 1), ascending; the last is `tokens`.
-    ///
-    /// # Errors
-    /// Fails if boundaries are not ascending from 0 within the document, or there are too many blocks.
     pub(crate) fn ends(&self, tokens: usize) -> Result<Vec<usize>> {
         match self {
             Self::Even => {

@@ -28,9 +28,6 @@ enum MappedModel<'a> {
 
 impl<'a> MappedLayer<'a> {
     /// Opens the requested layer; the first one by default.
-    ///
-    /// # Errors
-    /// Fails if the pipeline has no such model, or the model no such layer.
     pub(crate) fn open(plan: &'a Plan, layer: Option<u32>) -> Result<Self> {
         let Some(layer) = layer else {
             let attention = plan.needed_attention()?;
@@ -99,9 +96,6 @@ impl<'a> MappedLayer<'a> {
     }
 
     /// Computes the attention between the blocks of a window.
-    ///
-    /// # Errors
-    /// Fails if weights cannot be read or are not finite.
     pub(crate) fn shares(
         &self,
         plan: &Plan,

@@ -9,10 +9,8 @@ use crate::report::page::{Block, KeyNumber, Page, SampleText, Section};
 
 /// Maximum number of blocks in a chart; more are merged.
 const MAX_CHART_BLOCKS: usize = 64;
-/// Maximum number of blocks whose text is listed.
 const MAX_LISTED: usize = 64;
 const MAX_PAIRS: usize = 24;
-/// Maximum length of a block's name in a chart, in characters.
 const MAX_NAME_CHARACTERS: usize = 22;
 
 /// Blocks merged with their neighbours for a chart.

@@ -16,7 +16,6 @@ pub(crate) fn spearman(pairs: &[(f64, f64)]) -> Option<f64> {
     (!pairs.is_empty()).then(|| if spread > 0.0 { product(&a, &b) / spread } else { 0.0 })
 }
 
-/// Returns the ranks, starting at 1.
 fn ranks(values: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..values.len()).collect();
     order.sort_by(|a, b| values[*a].total_cmp(&values[*b]));
@@ -32,8 +31,7 @@ fn ranks(values: &[f64]) -> Vec<f64> {
     ranks
 }
 
-/// Returns Spearman's correlation over whole windows inside each category, averaged by their number of windows; `None`
-/// if no window has both values.
+/// Returns Spearman's correlation over whole windows inside categories, averaged by their windows; `None` without pairs.
 pub(crate) fn inside_categories(
     origins: &[WindowOrigin],
     categories: usize,

@@ -43,7 +43,6 @@ impl Bootstrap {
         self.estimates(|counts| vec![of(counts)]).remove(0)
     }
 
-    /// Returns the statistics that `of` computes, each with its interval.
     pub(crate) fn estimates(
         &self,
         of: impl Fn(&DocumentCounts) -> Vec<Option<f64>> + Sync,

@@ -13,7 +13,6 @@ use crate::plan::Plan;
 const MAX_CLASSES: usize = 64;
 /// Number of distinct values after which counting stops, to bound memory.
 const MAX_COUNTED: usize = 10_000;
-/// Maximum number of values in a message.
 const MAX_LISTED: usize = 64;
 
 #[derive(Clone, Debug)]
@@ -21,15 +20,10 @@ pub(crate) struct LabelClasses {
     pub(crate) column: String,
     pub(crate) good: BTreeSet<String>,
     pub(crate) rows: BTreeMap<String, u64>,
-    /// Rows without a label, which are left out.
     pub(crate) null_rows: u64,
 }
 
 /// Reads the labels of all rows. `good`: values that are worth keeping.
-///
-/// # Errors
-/// Fails if the column does not exist or holds lists or structs, or its labels do not allow a comparison of good
-/// windows.
 pub(crate) fn classes(
     plan: &Plan,
     column: &str,

@@ -93,8 +93,7 @@ impl LabelledWindows<'_> {
         kept.collect()
     }
 
-    /// Returns by class the AUROC of the good classes' windows against its own; `None` for a good class, and without
-    /// values.
+    /// Returns by class the AUROC of the good classes' windows against its own; `None` for good ones, and without values.
     pub(crate) fn auroc(&self, values: &Values) -> Vec<Option<IntervalEstimate>> {
         let ranking = ranked(values);
         let estimates = self.bootstrap.estimates(|counts| self.aurocs(&ranking, counts));
@@ -118,8 +117,7 @@ impl LabelledWindows<'_> {
         Weights { windows, weights }
     }
 
-    /// Returns, by fraction and class, the windows taken from the top until the fraction of the total weight is
-    /// reached; windows of equal value at the edge are taken in equal parts.
+    /// Returns by fraction and class the windows taken from the top; those of equal value at the edge are taken in equal parts.
     fn taken(
         &self,
         ranking: &[Vec<usize>],

@@ -137,7 +137,6 @@ impl LabelLength {
         Block::Table { header, rows: rows.collect() }
     }
 
-    /// Renders the kept shares of each class for every score.
     fn by_score(&self) -> Block {
         let table = |(name, report): (&String, &LabelReport)| {
             let header = ["class", "kept 10 %", "kept 25 %", "kept 50 %", "AUROC of good"];
