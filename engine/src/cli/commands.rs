@@ -47,7 +47,6 @@ use crate::tools::{
     evaluate, explain, forward, inspect, lengths, map, reference, reference_pages, tokens, tune,
 };
 
-/// Maximum size of a file of token ids.
 const MAX_IDS_BYTES: u64 = 16 << 20;
 
 /// Runs a command, reports a failure once and returns the exit code.
@@ -84,8 +83,7 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
         }
         Command::Status(arguments) if arguments.watch => super::status::watch(arguments),
         Command::Status(arguments) => {
-            let status = status::read(&RunDirectory::open(&arguments.run_dir)?)?;
-            answer(arguments.format, &status)
+            answer(arguments.format, &status::read(&RunDirectory::open(&arguments.run_dir)?)?)
         }
         Command::Verify { run_dir, format } => {
             let found = verify(&RunDirectory::open(run_dir)?)?;
@@ -118,12 +116,10 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
         Command::Inspect { model_dir, forward: Some(ids), backend, format } => {
             let text = files::read_limited(ids, MAX_IDS_BYTES)?;
             let ids = forward::token_ids(ids, &text)?;
-            let measurements = forward::forward(model_dir, &ids, backend.name())?;
-            answer(*format, &measurements)
+            answer(*format, &forward::forward(model_dir, &ids, backend.name())?)
         }
         Command::Inspect { model_dir, forward: None, backend: _, format } => {
-            let page = inspect::inspect(model_dir)?;
-            answer(*format, &page)
+            answer(*format, &inspect::inspect(model_dir)?)
         }
         Command::Completions { shell } => {
             let mut script = Vec::new();
@@ -242,11 +238,12 @@ const MANUAL: &str = "<!-- written by longsift manual -->";
 fn manual(folder: &Path, format: ManualFormat) -> Result<u8> {
     let command = Cli::command();
     files::create_folder(folder)?;
-    let pages: Vec<(String, Vec<u8>)> = match format {
+    let (mark, pages): (Mark, Vec<(String, Vec<u8>)>) = match format {
         ManualFormat::Markdown => {
             let pages = reference_pages::pages(&command).into_iter();
             let marked = |text: String| format!("{text}\n{MANUAL}\n").into_bytes();
-            pages.map(|(name, text)| (name.to_owned(), marked(text))).collect()
+            let pages = pages.map(|(name, text)| (name.to_owned(), marked(text)));
+            (Mark::Contains(MANUAL), pages.collect())
         }
         ManualFormat::Man => {
             let mut built = command.disable_help_subcommand(true);
@@ -258,12 +255,9 @@ fn manual(folder: &Path, format: ManualFormat) -> Result<u8> {
                 (page.get_filename(), text)
             };
             let subcommands = built.get_subcommands().cloned();
-            std::iter::once(built.clone()).chain(subcommands).map(page_of).collect()
+            let pages = std::iter::once(built.clone()).chain(subcommands).map(page_of);
+            (Mark::Contains(".TH longsift"), pages.collect())
         }
-    };
-    let mark = match format {
-        ManualFormat::Markdown => Mark::Contains(MANUAL),
-        ManualFormat::Man => Mark::Contains(".TH longsift"),
     };
     let paths: Vec<_> = pages.iter().map(|(name, _)| folder.join(name)).collect();
     paths.iter().try_for_each(|path| marked::check(path, mark))?;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::answer::{print_line, report, terminal_text};
-use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::diagnostic::Diagnostic;
 use crate::base::error::Result;
 use crate::base::text::{quoted, shell_word};
 use crate::cli::Cli;
@@ -11,7 +11,7 @@ use crate::spec::init::Starter;
 use crate::storage::marked::{self, Mark};
 use crate::storage::{atomic, files};
 use crate::tools::reference;
-use crate::tools::starter::{self, StarterOptions};
+use crate::tools::starter::{self, StarterOptions, problem};
 
 const SCHEMA: &str = "pipeline.schema.json";
 const SCHEMA_MARK: Mark = Mark::Contains("\"description\": \"A longsift pipeline: ");
@@ -61,10 +61,6 @@ pub(super) fn init(cli: &Cli, options: &StarterOptions) -> Result<u8> {
 fn exists(output: &Path) -> Diagnostic {
     problem(format!("{} already exists", shown(output)))
         .hint("choose another name with `--output NAME.yaml`")
-}
-
-fn problem(message: String) -> Diagnostic {
-    Diagnostic::error(Blame::Pipeline, message)
 }
 
 fn shown(path: &Path) -> String {

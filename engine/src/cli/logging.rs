@@ -1,26 +1,16 @@
 //! Logs: to standard error, as text or as JSON lines.
 
 use std::io::{self, Write};
+use std::sync::Arc;
 
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
-use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::Writer;
-use tracing_subscriber::fmt::time::FormatTime;
 use tracing_subscriber::prelude::*;
 
 use crate::base::secrets::shown;
 use crate::base::text::{json_safe, line_safe};
 use crate::cli::{Cli, Command, LogFormat};
-
-/// Timestamp of a log line: UTC, to the second.
-struct Utc;
-
-impl FormatTime for Utc {
-    fn format_time(&self, writer: &mut Writer<'_>) -> std::fmt::Result {
-        writer.write_str(&crate::base::clock::now_utc())
-    }
-}
 
 /// Starts logging. While progress bars are drawn, only warnings are logged by default.
 pub fn start(cli: &Cli, bars: bool) {
@@ -38,10 +28,12 @@ pub fn start(cli: &Cli, bars: bool) {
         Command::Run(arguments) => arguments.run_id.clone(),
         _ => None,
     };
+    let utc: fn(&mut Writer<'_>) -> std::fmt::Result =
+        |writer| writer.write_str(&crate::base::clock::now_utc());
     let builder = tracing_subscriber::fmt()
         .with_max_level(level)
-        .with_writer(Log { format: cli.log_format, run })
-        .with_timer(Utc);
+        .with_writer(Arc::new(Log { format: cli.log_format, run }))
+        .with_timer(utc);
     match cli.log_format {
         LogFormat::Text => builder.with_target(false).with_ansi(false).finish().with(filter).init(),
         LogFormat::Json => builder.json().flatten_event(true).finish().with(filter).init(),
@@ -49,10 +41,8 @@ pub fn start(cli: &Cli, bars: bool) {
 }
 
 /// Writer of log lines: to standard error, one line each, with the name of the run if it has one.
-#[derive(Clone, Debug)]
 struct Log {
     format: LogFormat,
-    /// Value of `--run-id`.
     run: Option<String>,
 }
 
@@ -75,14 +65,6 @@ impl Log {
         }
         line.push('\n');
         line
-    }
-}
-
-impl<'a> MakeWriter<'a> for Log {
-    type Writer = &'a Self;
-
-    fn make_writer(&'a self) -> &'a Self {
-        self
     }
 }
 

@@ -47,16 +47,12 @@ pub struct StarterOptions {
     pub model: Option<String>,
 }
 
-fn problem(message: String) -> Diagnostic {
+pub(crate) fn problem(message: String) -> Diagnostic {
     Diagnostic::error(Blame::Pipeline, message)
 }
 
 /// Creates a pipeline with the columns of the input and windows that half of the documents fill. Returns a warning if
-/// documents are short.
-///
-/// # Errors
-/// Fails if the inputs cannot be read or are not one path, the document column is ambiguous, a tokenizer for text is
-/// missing, or anything else prevents a run of the pipeline.
+/// documents are short. Fails if anything prevents a run of the pipeline.
 pub fn detect(wanted: &StarterOptions) -> Result<(Starter, Option<Diagnostic>)> {
     let StarterOptions { inputs, column, output, tokenizer, model } = wanted;
     let input = input_path(inputs)?;
