@@ -6,8 +6,7 @@
 pub(crate) mod chart;
 pub(crate) mod kernels;
 pub(crate) mod measurements;
-pub(crate) mod runs;
-pub(crate) mod stages;
+mod pipeline;
 
 use std::fmt;
 
@@ -21,12 +20,9 @@ use measurements::{BenchOptions, Measurement, Measurements};
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Bench {
-    /// Processor model, if the system reports it.
     pub processor: Option<String>,
-    /// Threads that the process may use.
     pub threads: usize,
     pub longsift: &'static str,
-    /// Time of the benchmark, UTC.
     pub measured: String,
     /// Maximum repetitions of each measurement; kernels repeat long windows less often.
     pub repeats: usize,
@@ -37,9 +33,6 @@ pub struct Bench {
 }
 
 /// Runs the benchmarks. Calls `on_result` for each result as soon as it is known, with progress bars suspended.
-///
-/// # Errors
-/// Fails if the pipeline cannot be planned or a run of it fails.
 pub fn bench(
     options: &BenchOptions,
     progress: &Progress,
@@ -55,9 +48,9 @@ pub fn bench(
     });
     let planned = planned.transpose()?;
     kernels::measure(&mut measurements);
-    if let Some((pipeline, plan)) = planned {
-        stages::measure(&plan, &mut measurements)?;
-        runs::measure(plan, pipeline, &mut measurements)?;
+    if let Some((path, plan)) = planned {
+        pipeline::measure_stages(&plan, &mut measurements)?;
+        pipeline::measure_runs(plan, path, &mut measurements)?;
     }
     progress.finish();
     Ok(Bench {

@@ -1,19 +1,22 @@
-//! Benchmarks of tokenization, recurrence, and building and opening the layer-zero table.
+//! Benchmarks of a pipeline: tokenization, recurrence, building and opening the layer-zero table, and whole runs by window
+//! length, threads and number of documents.
 
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use longsift_stages::measures::speed::{LEVEL, recurrence_speed};
 use longsift_stages::model::LayerZeroTable;
 use longsift_stages::tokenize::Encoder;
 
-use super::measurements::{Measurements, median};
+use super::measurements::{BenchOptions, Measurements, median, scratch};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::dataset::documents::{self, Document, DocumentContent};
 use crate::plan::Plan;
 use crate::plan::attention::Attention;
+use crate::run_directory::summary::Summary;
 use crate::score::documents::JudgedDocument;
 use crate::score::prepare::prepare;
 
@@ -21,7 +24,7 @@ const TEXT_BYTES: usize = 16 << 20;
 /// Processor time for recurrence, and for each compressor, per window length.
 const RECURRENCE_TIME: Duration = Duration::from_millis(500);
 
-pub(super) fn measure(plan: &Plan, measurements: &mut Measurements<'_>) -> Result<()> {
+pub(super) fn measure_stages(plan: &Plan, measurements: &mut Measurements<'_>) -> Result<()> {
     if let Some(encoder) = &plan.encoder {
         let documents = first_documents(plan)?;
         tokenize(plan, &documents, measurements)?;
@@ -55,8 +58,7 @@ fn tokenize(
     Ok(())
 }
 
-/// Measures recurrence on one core, and a compressor on the same windows for comparison. Documents are joined, so that
-/// there are windows of every length.
+/// Measures recurrence and a compressor on one core. Documents are joined, so that there are windows of every length.
 fn recurrence(
     encoder: &Encoder,
     documents: &[Document],
@@ -114,7 +116,7 @@ fn first_documents(plan: &Plan) -> Result<Vec<Document>> {
 }
 
 /// Returns the bytes of text in the first documents of the input, for each of the `counts`.
-pub(super) fn bytes_of_first<const N: usize>(plan: &Plan, counts: [u64; N]) -> Result<[u64; N]> {
+fn bytes_of_first<const N: usize>(plan: &Plan, counts: [u64; N]) -> Result<[u64; N]> {
     let (mut bytes, mut read_so_far) = ([0; N], 0);
     read(plan, |document| {
         read_so_far += 1;
@@ -158,7 +160,7 @@ fn table(attention: &Attention, measurements: &mut Measurements<'_>) -> Result<(
     let precision = attention.reading.precision;
     let rows = model.spec().vocabulary_size as f64;
     let mut opened = |series: &str, fresh: bool| -> Result<()> {
-        let folder = super::measurements::scratch()?;
+        let folder = scratch()?;
         let open = |folder: &Path| {
             LayerZeroTable::open_or_build(model, kernel, precision, folder, &|_, _| {})
         };
@@ -166,7 +168,7 @@ fn table(attention: &Attention, measurements: &mut Measurements<'_>) -> Result<(
             open(folder.path())?;
         }
         let seconds = median(measurements.options.repeats(), || {
-            let own = super::measurements::scratch()?;
+            let own = scratch()?;
             let start = Instant::now();
             open(if fresh { own.path() } else { folder.path() })?;
             Ok(start.elapsed().as_secs_f64())
@@ -176,4 +178,120 @@ fn table(attention: &Attention, measurements: &mut Measurements<'_>) -> Result<(
     };
     opened("built", true)?;
     opened("opened from cache", false)
+}
+
+#[derive(Clone, Copy)]
+struct RunParameters {
+    window: Option<usize>,
+    threads: usize,
+    rows: u64,
+    /// Bytes of text in the rows; 0 if the input has token ids.
+    text_bytes: u64,
+}
+
+pub(super) fn measure_runs(
+    plan: Plan,
+    pipeline: &Path,
+    measurements: &mut Measurements<'_>,
+) -> Result<()> {
+    let options = measurements.options;
+    let (rows, threads) = (plan.rows(), rayon::current_num_threads());
+    let mut longest = u64::MAX;
+    if let Some(attention) = &plan.attention {
+        longest = attention.model.spec().trained_positions().unwrap_or(u64::MAX);
+        // The table is built before the measurements.
+        plan.open_table(attention, &|_, _| {})?;
+    }
+    let counts = [4, 2, 1].map(|part| rows.div_ceil(part));
+    let parts = counts.into_iter().zip(bytes_of_first(&plan, counts)?);
+    let parts: Vec<_> = parts
+        .map(|(rows, text_bytes)| RunParameters { window: None, threads, rows, text_bytes })
+        .collect();
+    drop(plan);
+    let whole = parts[2];
+    let windows = options.windows.iter().filter(|window| **window as u64 <= longest);
+    let windows = windows.map(|window| {
+        let setting = RunParameters { window: Some(*window), ..whole };
+        ("run by window", (*window as f64, "tokens"), setting)
+    });
+    let counts = std::iter::successors(Some(1), |count| Some(count * 2));
+    let counts = counts.take_while(|count| *count <= threads).map(|threads| {
+        ("run by threads", (threads as f64, "threads"), RunParameters { threads, ..whole })
+    });
+    let parts = parts
+        .iter()
+        .map(|setting| ("run by documents", (setting.rows as f64, "documents"), *setting));
+    let all: Vec<_> = windows.chain(counts).chain(parts).collect();
+    measurements.progress.phase("run", (all.len() * options.repeats().max(1)) as u64);
+    for (group, at, setting) in all {
+        measure_run(pipeline, group, at, setting, measurements)?;
+    }
+    Ok(())
+}
+
+/// Runs the pipeline once per repetition and adds the median time, tokens per second and the peak memory.
+fn measure_run(
+    pipeline: &Path,
+    group: &'static str,
+    at: (f64, &'static str),
+    setting: RunParameters,
+    measurements: &mut Measurements<'_>,
+) -> Result<()> {
+    let mut summaries = Vec::new();
+    for _ in 0..measurements.options.repeats().max(1) {
+        summaries.push(run(pipeline, measurements.options, setting)?);
+        measurements.progress.step();
+    }
+    summaries.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    let middle = &summaries[summaries.len() / 2];
+    if middle.windows_scored == 0 {
+        return Ok(());
+    }
+    let memory = summaries.iter().filter_map(|summary| summary.peak_memory_bytes).max();
+    let mut add = |series: &str, value: f64, unit| {
+        measurements.add(group, series.to_owned(), at, value, unit);
+    };
+    add("time", middle.seconds, "s");
+    add("scored", middle.tokens_scored as f64 / middle.seconds, "tokens/s");
+    if setting.text_bytes > 0 {
+        add("text", setting.text_bytes as f64 / middle.seconds, "bytes/s");
+    }
+    if let Some(memory) = memory {
+        add("peak memory", memory as f64, "bytes");
+    }
+    Ok(())
+}
+
+/// Runs the pipeline in a child process, into a temporary folder.
+fn run(pipeline: &Path, options: &BenchOptions, setting: RunParameters) -> Result<Summary> {
+    let folder = scratch()?;
+    let failed = |why: String| {
+        let message = format!("a run of `{}` failed: {why}", pipeline.display());
+        Diagnostic::error(Blame::Machine, message)
+    };
+    let program = std::env::current_exe().map_err(|error| failed(error.to_string()))?;
+    let mut command = Command::new(program);
+    command.arg("run").arg(pipeline).arg("--quiet");
+    for set in &options.overrides.set {
+        command.args(["--set", set]);
+    }
+    for param in &options.overrides.param {
+        command.args(["--param", param]);
+    }
+    let output = folder.path().join("out");
+    command.arg("--set").arg(format!("output.path={}", output.display()));
+    if let Some(window) = setting.window {
+        command.arg("--set").arg(format!("stages.tokenize.window_tokens={window}"));
+    }
+    let (threads, rows) = (setting.threads.to_string(), setting.rows.to_string());
+    command.args(["--threads", &threads, "--limit", &rows]);
+    let answer =
+        command.stderr(Stdio::piped()).output().map_err(|error| failed(error.to_string()))?;
+    if !answer.status.success() {
+        let errors = String::from_utf8_lossy(&answer.stderr);
+        return Err(failed(errors.trim().to_owned()).into());
+    }
+    let text = String::from_utf8_lossy(&answer.stdout);
+    serde_json::from_str(text.lines().last().unwrap_or_default())
+        .map_err(|error| failed(format!("its summary cannot be read: {error}")).into())
 }
