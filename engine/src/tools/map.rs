@@ -5,10 +5,9 @@
 //! document and with the square of the number of blocks, and is known in advance.
 
 pub(crate) mod blocks;
+mod files;
 pub(crate) mod layer;
 mod page;
-mod picture;
-mod table;
 
 use std::fmt;
 use std::ops::Range;
@@ -35,7 +34,6 @@ use crate::run_directory::layout::RunDirectory;
 use blocks::{BlockAttentionMatrix, Cutting};
 use layer::MappedLayer;
 
-/// Maximum characters shown of a block.
 const MAX_TEXT_CHARACTERS: usize = 160;
 /// Maximum number of blocks for which text output shows the matrix.
 const MAX_MATRIX_BLOCKS: usize = 12;
@@ -83,16 +81,13 @@ impl MapOptions {
 pub(crate) struct MapBlock {
     /// First token, BOS counted.
     pub(crate) start: u64,
-    /// End of the token range.
     pub(crate) end: u64,
     /// Role of its message, `BOS`, or null.
     pub(crate) label: Option<String>,
-    /// Beginning of its text.
     #[serde(skip)]
     pub(crate) text: Option<String>,
 }
 
-/// Attention between the blocks of a document.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Map {
     /// Version of the JSON format.
@@ -104,13 +99,11 @@ pub(crate) struct Map {
     input_file: String,
     input_row: u64,
     layer: u32,
-    /// Query head; null for the mean of all.
     head: Option<u32>,
     query_heads: u64,
     kernel: &'static str,
     /// Tokens, BOS counted.
     tokens: u64,
-    /// BOS tokens before the document.
     bos: u8,
     /// Number of sampled rows; null if all were measured.
     rows_drawn: Option<u64>,
@@ -123,7 +116,6 @@ pub(crate) struct Map {
     matrix: BlockAttentionMatrix,
 }
 
-/// Tokens of a document and their division into blocks.
 struct DocumentBlocks {
     ids: Vec<u32>,
     blocks: Vec<MapBlock>,
@@ -131,10 +123,6 @@ struct DocumentBlocks {
 }
 
 /// Measures a document. `run`: run whose document must be unchanged.
-///
-/// # Errors
-/// Fails if the document does not exist, has no tokens or messages, or has changed since the run; if blocks, head or BOS
-/// tokens do not fit; if the pipeline has no model; if the map would take more than `memory_limit_bytes`.
 pub(crate) fn map(
     plan: &Plan,
     run: Option<&RunDirectory>,
@@ -443,7 +431,6 @@ fn check_finite(shares: &BlockShares, id: &str) -> Result<()> {
 }
 
 impl Map {
-    /// Returns the display name of a block: its number and its label.
     fn name(&self, block: usize) -> String {
         match &self.blocks[block].label {
             Some(label) => format!("{block} {}", line_safe(label)),
@@ -451,8 +438,7 @@ impl Map {
         }
     }
 
-    /// Returns pairs of blocks with at least 1 % of the query block's attention, by descending lift. Among many
-    /// blocks, neighbours are left out because they are uninformative.
+    /// Returns pairs with at least 1 % of the query block's attention, by descending lift; among many blocks, no neighbours.
     fn strongest(&self) -> Vec<(usize, usize, f64, f64)> {
         let apart = if self.blocks.len() > MAX_MATRIX_BLOCKS { 2 } else { 1 };
         let mut pairs = Vec::new();
@@ -474,7 +460,6 @@ impl Map {
         pairs
     }
 
-    /// Describes the measurement in one line.
     fn measured(&self) -> String {
         let heads = match self.head {
             Some(head) => format!("query head {head} of {}", self.query_heads),
