@@ -75,12 +75,6 @@ pub(super) fn about(name: &str) -> String {
     schema::description(&schema::polished(&schema)).to_string()
 }
 
-fn summary(name: &str) -> String {
-    let root = schema::pipeline();
-    let stage = schema::stages(root).into_iter().find(|(stage, _)| *stage == name);
-    stage.map_or_else(|| about(name), |(_, settings)| schema::description(settings).to_string())
-}
-
 struct PageWriter {
     width: usize,
     color: bool,
@@ -95,7 +89,11 @@ impl PageWriter {
             if name == "input" {
                 out.push_str("\nSections around the stages:\n");
             }
-            let text = wrapped(&summary(name), self.width.saturating_sub(column), column);
+            let mut stages = schema::stages(schema::pipeline()).into_iter();
+            let stage = stages.find(|(stage, _)| *stage == name);
+            let doc = stage.map(|(_, settings)| schema::description(settings).to_owned());
+            let doc = doc.unwrap_or_else(|| about(name));
+            let text = wrapped(&doc, self.width.saturating_sub(column), column);
             let _ = writeln!(
                 out,
                 "{}{}{}",

@@ -18,16 +18,11 @@ use crate::report::page::{
 };
 use crate::report::passages::Passage;
 
-/// Maximum number of pieces of a shaded text.
 const MAX_PIECES: usize = 3000;
-/// Maximum bytes of escaped text on a page.
 const MAX_TEXT_BYTES: usize = 400_000;
-/// Maximum number of lines drawn between recurring tokens.
 const MAX_LINES: usize = 300;
-/// Maximum number of columns of a chart along the window.
 const MAX_COLUMNS: usize = 240;
 const PASSAGE_TOKENS: usize = 16;
-/// Maximum number of passages and links that are listed.
 const MAX_LISTED: usize = 8;
 /// Opacity of the darkest background of a piece, on which text is legible in light and dark mode.
 const MAX_OPACITY: f64 = 0.6;
@@ -147,14 +142,12 @@ impl Explanation {
         vec![Block::table(header, rows.collect()), Block::Heading("All statistics".to_owned())]
     }
 
-    /// Returns the number of tokens per piece of a shaded text.
     pub(super) fn piece_tokens(&self) -> usize {
         self.pieces.len().div_ceil(MAX_PIECES).max(1)
     }
 
-    /// Cuts the text into pieces, up to the maximum size. `piece` builds each from its number, its tokens, its text
-    /// and the beginning of its tooltip. Tokens before `first`, which cannot be shaded for the reason `why`, are
-    /// collapsed.
+    /// Cuts the text into pieces. `piece` builds each from its number, its tokens, its text and the beginning of its tooltip.
+    /// Tokens before `first`, which cannot be shaded for the reason `why`, are collapsed.
     pub(super) fn shaded(
         &self,
         first: usize,
@@ -318,10 +311,18 @@ impl Explanation {
         if !self.far_mass.is_empty() {
             let each = self.far_mass.len().div_ceil(MAX_COLUMNS).max(1);
             let mean = |masses: &[f64]| masses.iter().sum::<f64>() / masses.len() as f64;
-            let means: Vec<f64> = self.far_mass.chunks(each).map(mean).collect();
             let heading = "Attention to far tokens, by position";
+            let columns = ColumnChart {
+                label: heading.to_owned(),
+                series: &[(heading, colour::BLUE)],
+                bins: self.far_mass.chunks(each).map(|masses| vec![mean(masses)]).collect(),
+                stacked: true,
+                shown: &number,
+                x_ticks: ticks(),
+                marks: Vec::new(),
+            };
             blocks.push(Block::Heading(heading.to_owned()));
-            blocks.push(columns(heading, &means, ticks()));
+            blocks.push(Block::Chart(columns.chart()));
         }
         if !self.links.is_empty() {
             let kind = |far: bool| {
@@ -378,17 +379,4 @@ pub(super) fn shades(name: &str, largest: f64) -> Block {
     let swatch =
         |(part, name): (f64, &str)| Swatch::new(number(part * largest) + name, shade(part));
     Block::Legend([(0.1, ""), (0.4, ""), (1.0, name)].map(swatch).to_vec())
-}
-
-fn columns(label: &str, values: &[f64], x_ticks: Vec<Tick>) -> Block {
-    let columns = ColumnChart {
-        label: label.to_owned(),
-        series: &[(label, colour::BLUE)],
-        bins: values.iter().map(|value| vec![*value]).collect(),
-        stacked: true,
-        shown: &number,
-        x_ticks,
-        marks: Vec::new(),
-    };
-    Block::Chart(columns.chart())
 }
