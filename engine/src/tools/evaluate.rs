@@ -1,23 +1,19 @@
 //! `longsift evaluate`: measures how well each score of a pipeline separates windows of its own corpus.
 //!
-//! Documents are sampled, windows are constructed from them in eighteen ways, every measure of the pipeline measures
-//! every window, and the results show which windows each statistic prefers. `docs/evaluation.md` describes the
-//! protocol.
+//! Documents are sampled, windows are constructed from them in eighteen ways, and every measure of the pipeline measures every
+//! window. `docs/evaluation.md` describes the protocol.
 
 mod columns;
 mod constructions;
 mod drawings;
 mod estimates;
 pub(crate) mod evaluation;
-mod guards;
 mod heads;
 mod labels;
-mod matrix;
 mod measure;
 mod page;
 mod report;
 mod sample;
-mod selection;
 mod statistics;
 mod windows;
 
@@ -46,21 +42,18 @@ pub use evaluation::{DryLength, DryRun, Evaluation};
 use evaluation::{KindResults, LengthResults};
 use heads::{HeadColumn, HeadValues};
 use labels::classes::LabelClasses;
-use matrix::{MIN_DOCUMENTS, Matrix, shortcomings};
 use measure::{MeasuredValues, Measurer, WindowContent};
-use report::{Report, ResultInput};
+use report::{Cell, MIN_DOCUMENTS, Matrix, Outcome, Report, ResultInput, shortcomings};
 use sample::{EvaluationSample, SampleOptions, SampledDocument};
 use statistics::{MeasuredWindows, OrientedStatistic, free_name};
 use windows::{Category, WINDOWS_PER_DOCUMENT, WindowLength, WindowOrigin, windows_per_document};
 
-/// Maximum tokens of the windows measured at a time, within `memory_limit_bytes`. Ids, text and results take about
-/// sixteen bytes per token.
+/// Maximum tokens of the windows measured at a time. Ids, text and results take about sixteen bytes per token.
 const BATCH_TOKENS: u64 = 4 << 20;
 
 /// Windows of each length that a dry run measures.
 const TIMED_WINDOWS: usize = 16;
-/// Duration above which a dry run measures only one window, because the overhead of starting threads and filling
-/// caches is negligible.
+/// Duration above which a dry run measures only one window, because starting threads and filling caches is negligible.
 const LONG_WINDOW: Duration = Duration::from_secs(1);
 
 /// Options of an evaluation.
@@ -110,9 +103,6 @@ pub fn folder(plan: &Plan, options: &EvaluateOptions) -> PathBuf {
 }
 
 /// Calls `work`, which is [`evaluate`] or [`dry_run`], with the measures and devices of a plan.
-///
-/// # Errors
-/// Fails if options are invalid, or the input, a model or devices cannot be used.
 pub fn with_evaluator<T>(
     plan: &Plan,
     options: &EvaluateOptions,
@@ -137,31 +127,28 @@ pub fn with_evaluator<T>(
         _ => None,
     };
     let programs = Programs::new(plan, &plan.program_digests()?, stop)?;
-    let with_devices = |scheduler: Option<&Scheduler<'_>>,
-                        models: &[ModelOnDevices<'_>],
-                        identity: &Identity| {
-        let (bytes, devices) = (bytes.as_ref(), (scheduler, models));
-        let measurer = Measurer::open(plan, identity, &folder, devices, bytes, &programs, stop)?;
-        let mut evaluator = Evaluator {
-            plan,
-            options,
-            wanted: &wanted,
-            kinds: &kinds,
-            heads: &heads,
-            classes: classes.as_ref(),
-            measurer,
-            has_bytes: bytes.is_some(),
-            needs_text,
-            progress,
-            stop,
-        };
-        let done = work(&mut evaluator);
-        evaluator.measurer.finish()?;
-        done.and_then(|done| programs.finish(plan).map(|()| done))
-    };
     let run = |scheduler: Option<&Scheduler<'_>>, identity: &Identity| {
-        let work = |models: &[ModelOnDevices<'_>]| with_devices(scheduler, models, identity);
-        on_devices::run_models(plan, stop, None, work).0
+        let with_models = |models: &[ModelOnDevices<'_>]| {
+            let (bytes, devices) = (bytes.as_ref(), (scheduler, models));
+            let measurer =
+                Measurer::open(plan, identity, &folder, devices, bytes, &programs, stop)?;
+            let mut evaluator = Evaluator {
+                plan,
+                options,
+                wanted: &wanted,
+                kinds: &kinds,
+                heads: &heads,
+                classes: classes.as_ref(),
+                measurer,
+                needs_text,
+                progress,
+                stop,
+            };
+            let done = work(&mut evaluator);
+            evaluator.measurer.finish()?;
+            done.and_then(|done| programs.finish(plan).map(|()| done))
+        };
+        on_devices::run_models(plan, stop, None, with_models).0
     };
     let whole = whole_model_digests(&plan.whole_models, &BTreeMap::new(), stop)?;
     let Some(attention) = &plan.attention else {
@@ -224,7 +211,6 @@ pub struct Evaluator<'a> {
     heads: &'a [HeadColumn],
     classes: Option<&'a LabelClasses>,
     measurer: Measurer<'a>,
-    has_bytes: bool,
     needs_text: bool,
     progress: &'a Progress,
     stop: &'a Stop,
@@ -264,10 +250,6 @@ impl Evaluator<'_> {
         }
     }
 
-    fn unmeasured(&self, tokens: usize) -> MeasuredWindows {
-        MeasuredWindows::new(self.plan, tokens, self.options.scores.len())
-    }
-
     /// Adds a category, and reads the scores of its documents.
     fn add_category(
         &self,
@@ -293,7 +275,7 @@ impl Evaluator<'_> {
             .lengths
             .iter()
             .map(|tokens| ConstructedLength {
-                measured: self.unmeasured(*tokens),
+                measured: MeasuredWindows::new(self.plan, *tokens, self.options.scores.len()),
                 heads: self.heads.iter().map(HeadColumn::values).collect(),
                 hashes: vec![(0, Sha256::new()); KINDS.len()],
                 document_tokens: Vec::new(),
@@ -321,7 +303,6 @@ impl Evaluator<'_> {
         Ok(lengths.into_iter().map(results).collect())
     }
 
-    /// Builds and measures the windows of a category.
     fn measure(&mut self, category: &Category<'_>, length: &mut ConstructedLength) -> Result<()> {
         let ConstructedLength { measured, heads, hashes, document_tokens } = length;
         let (names, asked) = (self.kinds, self.heads);
@@ -414,12 +395,11 @@ impl Evaluator<'_> {
         for (column, values) in self.options.scores.iter().zip(&measured.scores) {
             // Statistics of the pipeline take precedence over columns with the same name.
             let name = free_name(&statistics, "input", column);
-            let results = columns::results(&windows, &statistics, values);
+            let results = columns::results(&windows, &name, &statistics, values);
             for (statistic, value) in &results.agreement {
                 agreement.entry(statistic.clone()).or_default().insert(name.clone(), *value);
             }
             agreement.insert(name.clone(), results.agreement);
-            agreement.entry(name.clone()).or_default().insert(name.clone(), results.own);
             reports.insert(name.clone(), results.report);
             with_columns.push(OrientedStatistic {
                 name: name.clone(),
@@ -434,7 +414,7 @@ impl Evaluator<'_> {
         }
         let score = statistics.iter().find(|statistic| statistic.name == "score");
         let selection = score.map(|score| {
-            selection::consequences(self.plan.spec.filter(), &windows, score, &with_columns)
+            evaluation::consequences(self.plan.spec.filter(), &windows, score, &with_columns)
         });
         let of_heads =
             self.heads.iter().zip(&heads).map(|(head, values)| head.results(values, &windows));
@@ -487,7 +467,7 @@ impl Evaluator<'_> {
             let name = &columns.measure;
             let needs = measure.needs();
             let needs_text = needs.window_text || needs.document_text;
-            if needs_text && !self.has_bytes && !are_slices {
+            if needs_text && self.measurer.bytes.is_none() && !are_slices {
                 notes.push(format!(
                     "`{name}` is not measured: it requires text, and the tokenizer does not map tokens to bytes"
                 ));
@@ -508,13 +488,11 @@ impl Evaluator<'_> {
         notes
     }
 
-    /// Counts documents and windows of all kinds.
     fn count_built(&self, sample: &EvaluationSample, tokens: usize) -> (u64, u64) {
         let (documents, windows) = self.count(sample, tokens, WINDOWS_PER_DOCUMENT);
         (documents, windows * self.kinds.len() as u64)
     }
 
-    /// Counts labelled documents and their windows.
     fn count_natural(&self, sample: &EvaluationSample, tokens: usize) -> (u64, u64) {
         self.count(sample, tokens, windows_per_document(tokens))
     }
@@ -611,10 +589,10 @@ pub fn dry_run(evaluator: &mut Evaluator<'_>) -> Result<DryRun> {
 }
 
 /// Summarises the result for the pipeline's score on constructed windows.
-fn sentence(report: &Report, cells: Option<&BTreeMap<String, matrix::Cell>>) -> String {
+fn sentence(report: &Report, cells: Option<&BTreeMap<String, Cell>>) -> String {
     let mut text = match cells {
         Some(cells) => {
-            let passes = cells.values().filter(|cell| cell.outcome == matrix::Outcome::Pass);
+            let passes = cells.values().filter(|cell| cell.outcome == Outcome::Pass);
             format!(
                 "the score passes {} of {} kinds of constructed windows{}",
                 passes.count(),

@@ -70,12 +70,10 @@ pub(super) fn read(
     Ok(found.iter().map(|found| values.get(&found.row).copied().flatten()).collect())
 }
 
-/// Evaluation of a document score.
 pub(super) struct ColumnResults {
     pub(super) report: Report,
+    /// Agreement with the statistics, and with itself: 1, or `None` without values.
     pub(super) agreement: BTreeMap<String, Option<f64>>,
-    /// Agreement with itself: 1, or `None` without values.
-    pub(super) own: Option<f64>,
     /// Values by window: the document's score for whole windows.
     pub(super) values: Vec<Option<f64>>,
 }
@@ -84,6 +82,7 @@ pub(super) struct ColumnResults {
 /// of its whole windows and the mean of a statistic over all of them.
 pub(super) fn results(
     windows: &ResultInput<'_>,
+    name: &str,
     statistics: &[OrientedStatistic],
     values: &[Vec<Option<f64>>],
 ) -> ColumnResults {
@@ -110,10 +109,10 @@ pub(super) fn results(
         let mean = |window: usize| means.get(&document(window)).copied();
         (statistic.name.clone(), inside_categories(origins, categories, of_first, mean))
     });
+    let own = inside_categories(origins, categories, of_first, of_first);
     let by_window: Vec<Option<f64>> = (0..origins.len()).map(of_first).collect();
     ColumnResults {
-        agreement: agreement.collect(),
-        own: inside_categories(origins, categories, of_first, of_first),
+        agreement: agreement.chain([(name.to_owned(), own)]).collect(),
         values: (0..origins.len()).map(of_whole).collect(),
         report: Report { explained: windows.explained(&by_window), ..Report::default() },
     }

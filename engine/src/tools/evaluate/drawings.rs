@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::estimates::IntervalEstimate;
-use super::matrix::{Cell, Matrix};
+use super::report::{Cell, Matrix};
 use crate::report::page::drawing::{Drawing, Swatch, colour};
 use crate::report::page::heat::{ColourScale, HeatMap};
 use crate::report::page::{Bar, Bars, Block};
@@ -11,8 +11,7 @@ use crate::report::page::{Bar, Bars, Block};
 /// Height of the line of a series in pixels.
 const LINE: u32 = 12;
 
-/// Draws statistics from 0 to 1 with their intervals, one row each with a line for every series. A dashed line marks
-/// `chance`. Rows without a value are left out.
+/// Draws statistics from 0 to 1 with their intervals, one row each with a line for every series. Leaves out rows without values.
 pub(super) fn intervals(
     series: &[&str],
     rows: impl Iterator<Item = (String, Vec<Option<IntervalEstimate>>)>,
@@ -108,7 +107,6 @@ pub(super) fn by_importance<T>(
     results.into_iter()
 }
 
-/// Splits a name into words, with numbers parsed.
 fn words(name: &str) -> Vec<(&str, u64)> {
     name.split('_').map(|word| word.parse().map_or((word, 0), |number| ("", number))).collect()
 }

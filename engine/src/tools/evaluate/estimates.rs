@@ -1,8 +1,5 @@
-//! Measures of how well a statistic separates windows, as functions of the windows' values and of the documents'
-//! counts.
-//!
-//! Counts are integers, so that the sample and its resampled replicates use the same code, and sums do not depend on
-//! their order.
+//! Measures of how well a statistic separates windows, as functions of the windows' values and of the documents' counts.
+//! Counts are integers, so that resampled replicates use the same code, and sums do not depend on their order.
 
 pub(crate) mod agreement;
 pub(crate) mod bootstrap;
@@ -15,8 +12,7 @@ use serde::Serialize;
 use super::constructions::Pool;
 use super::windows::WindowOrigin;
 
-/// Values of a statistic by window; `None` if missing or not finite. Such windows are left out of this statistic's
-/// results.
+/// Values of a statistic by window; windows without a finite one are left out of its results.
 pub(crate) type Values = [Option<f64>];
 
 /// A value with its 95 % bootstrap interval: `[value, low, high]`.
@@ -37,7 +33,6 @@ impl From<IntervalEstimate> for Option<[Option<f64>; 3]> {
     }
 }
 
-/// Count of each document, by category and document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DocumentCounts(pub(crate) Vec<Vec<u32>>);
 
@@ -59,10 +54,7 @@ fn wins_doubled(a: f64, b: f64) -> u64 {
 
 /// The ladder: how often a whole window ranks above a window of pieces of the same category. By category, both are sorted by
 /// ascending value once for all replicates.
-#[derive(Clone, Debug)]
-pub(crate) struct Ladder {
-    categories: Vec<Vec<(f64, WindowOrigin)>>,
-}
+pub(crate) struct Ladder(Vec<Vec<(f64, WindowOrigin)>>);
 
 impl Ladder {
     /// Compares whole windows with those of a kind.
@@ -82,18 +74,17 @@ impl Ladder {
         for windows in &mut sorted {
             windows.sort_by(|(a, _), (b, _)| a.total_cmp(b));
         }
-        Self { categories: sorted }
+        Self(sorted)
     }
 
     /// Returns the AUROC over the pairs of all categories.
     pub(crate) fn pooled(&self, counts: &DocumentCounts) -> Option<f64> {
         let sum = |(a, b): (u64, u64), (wins, pairs): (u64, u64)| (a + wins, b + pairs);
-        share(self.categories.iter().map(|of| pairs(of, counts)).fold((0, 0), sum))
+        share(self.0.iter().map(|of| pairs(of, counts)).fold((0, 0), sum))
     }
 
-    /// Returns the AUROC inside one category.
     pub(crate) fn in_category(&self, category: usize, counts: &DocumentCounts) -> Option<f64> {
-        share(pairs(&self.categories[category], counts))
+        share(pairs(&self.0[category], counts))
     }
 }
 
@@ -101,8 +92,7 @@ fn share((wins_doubled, pairs): (u64, u64)) -> Option<f64> {
     (pairs > 0).then(|| wins_doubled as f64 / (2 * pairs) as f64)
 }
 
-/// Returns twice the pairs that the whole window wins, and all pairs. The weight of a pair is the product of its
-/// documents' counts.
+/// Returns twice the pairs that the whole window wins, and all pairs, weighted by the product of their documents' counts.
 fn pairs(sorted: &[(f64, WindowOrigin)], counts: &DocumentCounts) -> (u64, u64) {
     let (mut wins_doubled, mut whole, mut mixed) = (0, 0, 0);
     for equal in sorted.chunk_by(|(a, _), (b, _)| same_rank(*a, *b)) {
@@ -118,8 +108,7 @@ fn pairs(sorted: &[(f64, WindowOrigin)], counts: &DocumentCounts) -> (u64, u64) 
     (wins_doubled, whole * mixed)
 }
 
-/// Pairs the windows of kind `first` with those of kind `second` of the same base, if both have a value. Returns the origin of
-/// the first, and both values.
+/// Pairs the windows of two kinds of the same base, if both have a value. Returns the origin of the first, and both values.
 pub(crate) fn pairs_of_kinds(
     origins: &[WindowOrigin],
     values: &Values,
@@ -154,12 +143,9 @@ pub(crate) fn share_of_wins(
 
 /// The top fifth of a pool of one real to five other windows, with its share of real windows. The pool of each category is sorted
 /// by descending value.
-#[derive(Clone, Debug)]
-pub(crate) struct TopFifth {
-    categories: Vec<Vec<PoolEntry>>,
-}
+pub(crate) struct TopFifth(Vec<Vec<PoolEntry>>);
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone)]
 struct PoolEntry {
     value: f64,
     origin: WindowOrigin,
@@ -188,14 +174,13 @@ impl TopFifth {
         for pool in &mut pools {
             pool.sort_by(|a: &PoolEntry, b| b.value.total_cmp(&a.value));
         }
-        Self { categories: pools }
+        Self(pools)
     }
 
-    /// Takes windows from the top until a fifth of the pool's weight is taken, equal values at the edge in equal
-    /// parts. Returns the share of whole windows among them, over all categories.
+    /// Returns the share of whole windows in the top fifth of the pools' weight; equal values at the edge are taken in equal parts.
     pub(crate) fn real_share(&self, counts: &DocumentCounts) -> Option<f64> {
         let (mut real, mut taken) = (0.0, 0.0);
-        for pool in &self.categories {
+        for pool in &self.0 {
             let weight = |entries: &[PoolEntry], of: fn(&PoolEntry) -> bool| -> f64 {
                 entries
                     .iter()
@@ -223,8 +208,8 @@ impl TopFifth {
 
     /// Returns the share of whole windows in the pools.
     pub(crate) fn by_chance(&self) -> Option<f64> {
-        let all: usize = self.categories.iter().map(Vec::len).sum();
-        let whole = self.categories.iter().flatten().filter(|entry| entry.origin.is_whole());
+        let all: usize = self.0.iter().map(Vec::len).sum();
+        let whole = self.0.iter().flatten().filter(|entry| entry.origin.is_whole());
         (all > 0).then(|| whole.count() as f64 / all as f64)
     }
 }

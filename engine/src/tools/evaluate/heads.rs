@@ -14,8 +14,18 @@ use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::plan::Plan;
 
-/// Kinds of windows with results for heads, in the order of their display.
-pub(crate) const KINDS_OF_HEADS: [&str; 3] = ["pieces_2", "pieces_8", "far_permute"];
+/// Kinds of windows with results for heads, in the order of their display: name, description and result.
+pub(crate) const KINDS_OF_HEADS: [HeadKind; 3] = [
+    ("pieces_2", "AUROC of whole windows against windows of two pieces", |head| head.pieces_2),
+    ("pieces_8", "AUROC of whole windows against windows of eight pieces", |head| head.pieces_8),
+    (
+        "far_permute",
+        "share of pairs that the whole window wins against itself with a permuted first half",
+        |head| head.far_permute,
+    ),
+];
+
+type HeadKind = (&'static str, &'static str, fn(&HeadSeparation) -> IntervalEstimate);
 
 const BY_HEAD: &str = "layer_dependency_strength_by_head";
 
@@ -57,14 +67,6 @@ pub(crate) struct HeadSeparation {
 }
 
 impl HeadSeparation {
-    pub(crate) fn for_kind(&self, kind: &str) -> IntervalEstimate {
-        match kind {
-            "pieces_2" => self.pieces_2,
-            "pieces_8" => self.pieces_8,
-            _ => self.far_permute,
-        }
-    }
-
     /// Returns the mean of the results for joined windows, the sort key of heads; `None` if one is missing.
     pub(crate) fn rank(&self) -> Option<f64> {
         Some(f64::midpoint(self.pieces_2.value?, self.pieces_8.value?))
@@ -80,15 +82,18 @@ impl HeadResults {
         ranked.into_iter().take(max).map(|(_, head)| head).collect()
     }
 
-    /// Returns the layers and heads with results, ascending, and for a kind the values by layer and head.
-    pub(crate) fn cells(&self, kind: &str) -> (Vec<u32>, Vec<u32>, Vec<Vec<Option<f64>>>) {
+    /// Returns the layers and heads with results, ascending, and the values of a result by layer and head.
+    pub(crate) fn cells(
+        &self,
+        result: fn(&HeadSeparation) -> IntervalEstimate,
+    ) -> (Vec<u32>, Vec<u32>, Vec<Vec<Option<f64>>>) {
         let sorted = |number: fn(&HeadSeparation) -> u32| {
             self.heads.iter().map(number).collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>()
         };
         let (layers, heads) = (sorted(|of| of.layer), sorted(|of| of.head));
         let cell = |layer: u32, head: u32| {
             let found = self.heads.iter().find(|of| (of.layer, of.head) == (layer, head));
-            found.and_then(|of| of.for_kind(kind).value)
+            found.and_then(|of| result(of).value)
         };
         let row = |layer: &u32| heads.iter().map(|head| cell(*layer, *head)).collect();
         let cells = layers.iter().map(row).collect();
@@ -152,7 +157,7 @@ impl HeadColumn {
         for ((layer, head), values) in self.heads.iter().zip(&values.0) {
             if !heads.iter().any(|of| (of.layer, of.head) == (*layer, *head)) {
                 let [pieces_2, pieces_8, far_permute] =
-                    KINDS_OF_HEADS.map(|kind| windows.for_kind(values, kind));
+                    KINDS_OF_HEADS.map(|(kind, ..)| windows.for_kind(values, kind));
                 heads.push(HeadSeparation {
                     layer: *layer,
                     head: *head,
@@ -199,7 +204,7 @@ mod tests {
         let of = HeadResults { measure: "m".to_owned(), heads };
         let best: Vec<_> = of.best(5).iter().map(|head| (head.layer, head.head)).collect();
         assert_eq!(best, [(2, 1), (0, 0)]);
-        let (layers, heads, cells) = of.cells("pieces_2");
+        let (layers, heads, cells) = of.cells(|head| head.pieces_2);
         assert_eq!((layers, heads), (vec![0, 2], vec![0, 1]));
         assert_eq!(cells, [[Some(0.5), Some(0.9)], [None, Some(0.8)]]);
     }

@@ -25,7 +25,6 @@ use report::{LabelLength, LabelResults, RANDOM};
 const DOCUMENTS_AT_A_TIME: usize = 32;
 
 impl Evaluator<'_> {
-    /// Evaluates the natural windows of labelled documents.
     pub(super) fn labels(
         &mut self,
         classes: &LabelClasses,
@@ -34,8 +33,9 @@ impl Evaluator<'_> {
     ) -> Result<LabelResults> {
         let tokens = |tokens: &usize| self.count_natural(sample, *tokens).1 * *tokens as u64;
         self.progress.phase("measure", wanted.lengths.iter().map(tokens).sum());
-        let lengths = wanted.lengths.iter().map(|tokens| self.unmeasured(*tokens));
-        let mut lengths: Vec<MeasuredWindows> = lengths.collect();
+        let new =
+            |tokens: &usize| MeasuredWindows::new(self.plan, *tokens, self.options.scores.len());
+        let mut lengths: Vec<MeasuredWindows> = wanted.lengths.iter().map(new).collect();
         let mut groups: HashMap<Option<String>, usize> = HashMap::new();
         for (class, sampled) in &sample.categories {
             let mut chosen: Vec<BTreeMap<InputRow, usize>> = Vec::new();

@@ -1,8 +1,7 @@
 //! Measurement of windows with every measure of the pipeline, on the devices that the pipeline uses.
 //!
-//! The text of a constructed window is the bytes of its tokens; a window that is a slice of a document has the
-//! document's text. Each window is its own document. Results are kept in a journal in the evaluation's folder by the
-//! SHA-256 of the window's content, so that a later evaluation measures only new windows.
+//! Each window is its own document. Results are kept in a journal in the evaluation's folder by the SHA-256 of the window's
+//! content, so that a later evaluation measures only new windows.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -57,8 +56,7 @@ impl WindowContent {
         Self { ids, slice: None }
     }
 
-    /// Returns its text and the byte at which the second half of its tokens begins; `None` without a slice or token
-    /// bytes.
+    /// Returns its text and the byte at which the second half of its tokens begins.
     fn text(&self, bytes: Option<&TokenBytes>) -> Option<(Cow<'_, [u8]>, usize)> {
         if let Some(Slice { bytes, half }) = &self.slice {
             return Some((Cow::Borrowed(bytes), *half));
@@ -69,8 +67,7 @@ impl WindowContent {
         Some((Cow::Owned(bytes.joined(&self.ids)), half))
     }
 
-    /// Returns the first 96 bits of the SHA-256 of ids and slice. For the maximum of 10^7 windows, a collision has a
-    /// probability of 10^-15.
+    /// Returns the first 96 bits of the SHA-256 of ids and slice. Among 10^7 windows, a collision has a probability of 10^-15.
     fn key(&self) -> WindowKey {
         let mut hash = Sha256::new();
         if let Some(Slice { bytes, half }) = &self.slice {
@@ -88,18 +85,16 @@ impl WindowContent {
     }
 }
 
-/// Measures windows and caches the results.
 pub(crate) struct Measurer<'a> {
     plan: &'a Plan,
     scheduler: Option<&'a Scheduler<'a>>,
     models: &'a [ModelOnDevices<'a>],
-    bytes: Option<&'a TokenBytes>,
+    pub(crate) bytes: Option<&'a TokenBytes>,
     programs: &'a Programs<'a>,
     stop: &'a Stop,
     journal: Journal,
     finished: HashMap<StatisticsKey, StatisticValues>,
-    /// Windows for which a measure returned no result, by window length and measure: their number, and the first
-    /// reason.
+    /// By window length and measure, the number of windows without a result, and the first reason.
     pub(crate) unmeasured: BTreeMap<(u64, u16), (u64, RowError)>,
     /// Whether the journal is neither read nor written, because only the time matters.
     pub(crate) only_timed: bool,
@@ -206,7 +201,6 @@ impl<'a> Measurer<'a> {
         Ok(values)
     }
 
-    /// Makes all results durable.
     pub(crate) fn finish(&mut self) -> Result<()> {
         self.journal.sync()
     }
@@ -253,8 +247,7 @@ impl<'a> Measurer<'a> {
         missing.par_iter().map(one).collect()
     }
 
-    /// Sends windows to a program and calls `keep` with each answer as it arrives. Each window is a document of its
-    /// own, with its index as row.
+    /// Sends windows to a program, each as a document of its own, and calls `keep` with each answer.
     fn run_program(
         &mut self,
         program: &Program,
@@ -281,7 +274,6 @@ impl<'a> Measurer<'a> {
         })
     }
 
-    /// Submits windows to the devices and calls `keep` with each result as it arrives.
     fn on_devices(
         &mut self,
         measure: &dyn Measure,

@@ -6,15 +6,14 @@ use super::drawings::{
     with_interval,
 };
 use super::evaluation::{Evaluation, LengthResults};
-use super::guards::GuardRejections;
 use super::heads::{HeadSeparation, KINDS_OF_HEADS};
 use super::labels::report::LabelResults;
 use super::report::{Report, TopFifthShares, pairs_of};
+use super::statistics::GuardRejections;
 use crate::base::text::{count, line_safe};
 use crate::report::page::numbers::{number, percent};
 use crate::report::page::{Block, KeyNumber, Page, Section, text};
 
-/// Maximum number of heads listed with their intervals.
 const BEST_HEADS: usize = 8;
 
 impl Evaluation {
@@ -262,22 +261,21 @@ impl LengthResults {
     fn head_maps(&self) -> Vec<Block> {
         let mut blocks = Vec::new();
         for of in &self.heads {
-            for kind in KINDS_OF_HEADS {
-                let (layers, heads, cells) = of.cells(kind);
+            for (_, doc, result) in KINDS_OF_HEADS {
+                let (layers, heads, cells) = of.cells(result);
                 let columns = heads.iter().map(u32::to_string).collect();
                 let names = layers.iter().map(|layer| format!("layer {layer}"));
-                let title = format!("Heads of {}: {}", of.measure, kind_of_heads(kind));
-                blocks.push(Block::Heading(title));
+                blocks.push(Block::Heading(format!("Heads of {}: {doc}", of.measure)));
                 blocks.push(diverging(columns, names.zip(cells), (0.0, 1.0)));
             }
             let row = |head: &HeadSeparation| {
                 let estimates =
-                    KINDS_OF_HEADS.map(|kind| with_interval(Some(&head.for_kind(kind))));
+                    KINDS_OF_HEADS.map(|(.., result)| with_interval(Some(&result(head))));
                 let name = format!("layer {}, head {}", head.layer, head.head);
                 std::iter::once(name).chain(estimates).collect()
             };
             let rows = of.best(BEST_HEADS).iter().map(row).collect();
-            let [two, eight, permuted] = KINDS_OF_HEADS;
+            let [two, eight, permuted] = KINDS_OF_HEADS.map(|(name, ..)| name);
             let title = format!("Heads of {} that separate joined windows best", of.measure);
             blocks.push(Block::Heading(title));
             blocks.push(Block::table(["head", two, eight, permuted], rows));
@@ -329,15 +327,6 @@ impl LengthResults {
         rows.extend(selection.statistics.iter().map(|(name, both)| row(name, both, number)));
         blocks.push(Block::table(["5 / 50 / 95 %", "before", "after"], rows));
         blocks
-    }
-}
-
-/// Describes the results of heads for a kind of window.
-fn kind_of_heads(kind: &str) -> &'static str {
-    match kind {
-        "pieces_2" => "AUROC of whole windows against windows of two pieces",
-        "pieces_8" => "AUROC of whole windows against windows of eight pieces",
-        _ => "share of pairs that the whole window wins against itself with a permuted first half",
     }
 }
 

@@ -1,4 +1,5 @@
-//! Results for one window length, as serialized: for each statistic, and between statistics.
+//! Results for one window length, as serialized: for each statistic, between statistics, and the matrix of statistics and kinds
+//! of windows.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +10,8 @@ use super::constructions::{KINDS, KindRole, Pool};
 use super::estimates::agreement::{category_variance, inside_categories, quantiles, spearman};
 use super::estimates::bootstrap::Bootstrap;
 use super::estimates::{IntervalEstimate, Ladder, TopFifth, Values, pairs_of_kinds, share_of_wins};
-use super::matrix::Cell;
 use super::statistics::{MeasuredWindows, OrientedStatistic};
 
-/// Kind whose ladder is reported by category.
 const KIND_BY_CATEGORY: &str = "pieces_8";
 
 /// Results for one statistic; null without pairs of windows.
@@ -96,14 +95,12 @@ impl ResultInput<'_> {
         }
     }
 
-    /// Returns the ladder of whole windows against those of a kind.
     fn ladder(&self, values: &Values, kind: &str) -> Ladder {
         let MeasuredWindows { origins, categories, .. } = self.measured;
         Ladder::new(origins, values, categories.len(), kind)
     }
 
-    /// Returns the result for one kind of windows: the ladder for joined windows, the share of pairs for others; empty
-    /// if the kind is not compared.
+    /// Returns the result for one kind of windows: the ladder for joined windows, the share of pairs for others.
     pub(crate) fn for_kind(&self, values: &Values, kind: &str) -> IntervalEstimate {
         if let Some(pair) = pairs().find(|pair| pair.name == kind) {
             return self.paired(values, pair);
@@ -211,4 +208,84 @@ pub(crate) fn pairs() -> impl Iterator<Item = Pair> {
 
 pub(crate) fn pairs_of(roles: &[KindRole]) -> Vec<&'static str> {
     pairs().filter(|pair| roles.contains(&pair.role)).map(|pair| pair.name).collect()
+}
+
+/// Minimum number of documents of a cell.
+pub(crate) const MIN_DOCUMENTS: usize = 8;
+
+/// Outcome of a result compared with chance, ½.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Outcome {
+    /// The interval lies above ½: real windows win.
+    Pass,
+    /// The interval contains ½.
+    Weak,
+    /// The interval lies below ½: the other windows win.
+    Fail,
+}
+
+/// A result and its outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
+pub(crate) struct Cell {
+    pub(crate) outcome: Outcome,
+    /// Value and interval.
+    #[serde(rename = "figure")]
+    pub(crate) estimate: IntervalEstimate,
+}
+
+/// Cells by score, then kind of window. Kinds with fewer than eight documents are left out.
+pub(crate) type Matrix = BTreeMap<String, BTreeMap<String, Cell>>;
+
+impl Cell {
+    /// Judges a result; `None` without an interval.
+    pub(crate) fn new(estimate: IntervalEstimate) -> Option<Self> {
+        let [low, high] = estimate.interval?;
+        let outcome = match (low > 0.5, high < 0.5) {
+            (true, _) => Outcome::Pass,
+            (_, true) => Outcome::Fail,
+            _ => Outcome::Weak,
+        };
+        Some(Self { outcome, estimate })
+    }
+}
+
+impl Outcome {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Pass => "pass",
+            Self::Weak => "weak",
+            Self::Fail => "fail",
+        }
+    }
+}
+
+/// Lists the kinds that do not pass: `weak: header, rep; fails: pieces_2`; empty if all pass.
+pub(crate) fn shortcomings(cells: &BTreeMap<String, Cell>) -> String {
+    let of = |outcome: Outcome| {
+        let names = cells.iter().filter(|(_, cell)| cell.outcome == outcome);
+        names.map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ")
+    };
+    let parts = [("weak", of(Outcome::Weak)), ("fails", of(Outcome::Fail))];
+    let parts = parts.iter().filter(|(_, names)| !names.is_empty());
+    let parts: Vec<String> = parts.map(|(what, names)| format!("; {what}: {names}")).collect();
+    parts.concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interval_that_contains_chance_is_weak() {
+        let outcome = |low, high| {
+            let estimate = IntervalEstimate { value: Some(0.5), interval: Some([low, high]) };
+            Cell::new(estimate).map(|cell| cell.outcome)
+        };
+        assert_eq!(outcome(0.44, 0.62), Some(Outcome::Weak));
+        assert_eq!(outcome(0.5, 0.7), Some(Outcome::Weak), "its end equals chance");
+        assert_eq!(outcome(0.51, 0.7), Some(Outcome::Pass));
+        assert_eq!(outcome(0.3, 0.49), Some(Outcome::Fail));
+        assert_eq!(Cell::new(IntervalEstimate::default()), None);
+    }
 }

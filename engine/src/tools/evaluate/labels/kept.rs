@@ -40,12 +40,6 @@ pub(crate) struct KeptShare {
     pub(crate) by_class: BTreeMap<String, f64>,
 }
 
-/// Windows of each class, weighted by their documents' counts, and the weight of one window.
-struct Weights {
-    windows: Vec<u64>,
-    weights: Vec<f64>,
-}
-
 /// Returns the windows with values, by descending value and grouped by equal values.
 fn ranked(values: &Values) -> Vec<Vec<usize>> {
     let known = values.iter().enumerate().filter_map(|(window, value)| Some((window, (*value)?)));
@@ -66,26 +60,21 @@ impl LabelledWindows<'_> {
     pub(crate) fn kept(&self, values: &Values, passes: Option<&[bool]>) -> Vec<KeptShare> {
         let ranking = ranked(values);
         let selected = |counts: &DocumentCounts| {
-            let weights = self.weights(counts);
+            let (windows, weights) = self.weights(counts);
             let taken = self.taken(&ranking, passes, counts, &weights);
-            (weights, taken)
+            (windows, weights, taken)
         };
         let estimates = self.bootstrap.estimates(|counts| {
-            let (weights, taken) = selected(counts);
+            let (_, weights, taken) = selected(counts);
             taken.iter().map(|kept| self.real_share(kept, &weights)).collect()
         });
-        let (weights, taken) = selected(&self.bootstrap.once);
+        let (all, weights, taken) = selected(&self.bootstrap.once);
         let kept =
             taken.iter().zip(estimates).zip(FRACTIONS).map(|((windows, real_share), fraction)| {
-                let shares =
-                    windows.iter().zip(&weights.windows).map(|(kept, all)| kept / *all as f64);
+                let shares = windows.iter().zip(&all).map(|(kept, all)| kept / *all as f64);
                 KeptShare {
                     fraction,
-                    taken: windows
-                        .iter()
-                        .zip(&weights.weights)
-                        .map(|(kept, weight)| kept * weight)
-                        .sum(),
+                    taken: windows.iter().zip(&weights).map(|(kept, weight)| kept * weight).sum(),
                     real_share,
                     by_class: self.classes.iter().cloned().zip(shares).collect(),
                 }
@@ -103,7 +92,8 @@ impl LabelledWindows<'_> {
             .collect()
     }
 
-    fn weights(&self, counts: &DocumentCounts) -> Weights {
+    /// Returns by class its windows, weighted by their documents' counts, and the weight of one window.
+    fn weights(&self, counts: &DocumentCounts) -> (Vec<u64>, Vec<f64>) {
         let mut windows = vec![0; self.good.len()];
         for origin in self.origins {
             windows[origin.category] += counts.count(origin);
@@ -114,7 +104,7 @@ impl LabelledWindows<'_> {
             _ => 0.5 / (classes(*good) * *windows as f64),
         };
         let weights = windows.iter().zip(self.good).map(weight).collect();
-        Weights { windows, weights }
+        (windows, weights)
     }
 
     /// Returns by fraction and class the windows taken from the top; those of equal value at the edge are taken in equal parts.
@@ -123,7 +113,7 @@ impl LabelledWindows<'_> {
         ranking: &[Vec<usize>],
         passes: Option<&[bool]>,
         counts: &DocumentCounts,
-        weights: &Weights,
+        weights: &[f64],
     ) -> Vec<Vec<f64>> {
         let mut taken = FRACTIONS.map(|_| (0.0, vec![0.0; self.good.len()]));
         for equal in ranking {
@@ -134,7 +124,7 @@ impl LabelledWindows<'_> {
                     (origin.category, counts.count(origin) as f64)
                 })
             };
-            let here: f64 = entering().map(|(class, count)| count * weights.weights[class]).sum();
+            let here: f64 = entering().map(|(class, count)| count * weights[class]).sum();
             if here == 0.0 {
                 continue;
             }
@@ -154,8 +144,8 @@ impl LabelledWindows<'_> {
         taken.into_iter().map(|(_, windows)| windows).collect()
     }
 
-    fn real_share(&self, taken: &[f64], weights: &Weights) -> Option<f64> {
-        let of_class = taken.iter().zip(&weights.weights).zip(self.good);
+    fn real_share(&self, taken: &[f64], weights: &[f64]) -> Option<f64> {
+        let of_class = taken.iter().zip(weights).zip(self.good);
         let (real, all) = of_class.fold((0.0, 0.0), |(real, all), ((windows, weight), good)| {
             let weight = windows * weight;
             (real + if *good { weight } else { 0.0 }, all + weight)
@@ -164,7 +154,7 @@ impl LabelledWindows<'_> {
     }
 
     fn aurocs(&self, ranking: &[Vec<usize>], counts: &DocumentCounts) -> Vec<Option<f64>> {
-        let Weights { weights, .. } = self.weights(counts);
+        let (_, weights) = self.weights(counts);
         let classes = self.good.len();
         let (mut wins, mut windows) = (vec![0.0; classes], vec![0_u64; classes]);
         let mut good_above = 0.0;

@@ -7,9 +7,8 @@ use serde::Serialize;
 
 use super::kept::{KeptShare, LabelledWindows};
 use crate::tools::evaluate::estimates::IntervalEstimate;
-use crate::tools::evaluate::guards::GuardRejections;
-use crate::tools::evaluate::matrix::{Cell, MIN_DOCUMENTS, Matrix, shortcomings};
-use crate::tools::evaluate::statistics::OrientedStatistic;
+use crate::tools::evaluate::report::{Cell, MIN_DOCUMENTS, Matrix, shortcomings};
+use crate::tools::evaluate::statistics::{GuardRejections, OrientedStatistic};
 use crate::tools::evaluate::windows::{WindowLength, WindowOrigin};
 
 /// Index of the fraction by which scores are judged: 25 %.
@@ -116,7 +115,6 @@ impl LabelledWindows<'_> {
         }
     }
 
-    /// Returns the AUROCs of the classes with enough documents.
     pub(crate) fn cells(&self, report: &LabelReport) -> BTreeMap<String, Cell> {
         let documents = self.ids.iter().map(Vec::len);
         let good = documents.clone().zip(self.good).filter(|(_, good)| **good);
@@ -145,8 +143,7 @@ impl LabelledWindows<'_> {
     }
 }
 
-/// Summarises the result for the pipeline's score. With guards, the real share of the random control with the same guards shows
-/// what the score adds to them.
+/// Summarises the result for the pipeline's score. With guards, the random control shows what the score adds to them.
 pub(crate) fn sentence(
     report: &LabelReport,
     control: &LabelReport,
