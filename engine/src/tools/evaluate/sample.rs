@@ -13,7 +13,6 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::measure::{Slice, WindowContent};
-use super::windows::EvaluatedDocument;
 use crate::base::diagnostic::{Blame, Diagnostic, Place};
 use crate::base::error::Result;
 use crate::base::random::{key, mix};
@@ -321,25 +320,26 @@ pub(crate) fn read(
     }
     let mut documents = Vec::new();
     for batch in found.chunks(DOCUMENTS_PER_BATCH) {
-        let read = read_batch(plan, batch, stop)?;
-        documents.extend(read.into_iter().map(|of| EvaluatedDocument { id: of.id, ids: of.ids }));
+        let read = read_batch(plan, batch, stop)?.into_iter();
+        documents.extend(read.map(|read| EvaluatedDocument { text: None, ..read }));
     }
     Ok(documents)
 }
 
-pub(crate) struct NaturalDocument {
+#[derive(Clone, Debug, Default)]
+pub(crate) struct EvaluatedDocument {
     pub(crate) id: String,
     /// Value of `score.within`; `None` if null or not set.
     pub(crate) group: Option<String>,
     /// Token ids without BOS.
-    ids: Vec<u32>,
-    text: TokenizedText,
+    pub(crate) ids: Vec<u32>,
+    pub(super) text: TokenizedText,
 }
 
 /// Text of a document with the ends of its tokens; `None` for pre-tokenized documents.
 type TokenizedText = Option<(DocumentText, EncodedText)>;
 
-impl NaturalDocument {
+impl EvaluatedDocument {
     /// Returns the window of `tokens` tokens from `start`; if `with_text`, with its slice of the text.
     pub(crate) fn window(&self, start: usize, tokens: usize, with_text: bool) -> WindowContent {
         let end = start + tokens;
@@ -356,7 +356,7 @@ pub(crate) fn read_batch(
     plan: &Plan,
     batch: &[&SampledDocument],
     stop: &Stop,
-) -> Result<Vec<NaturalDocument>> {
+) -> Result<Vec<EvaluatedDocument>> {
     stop.check()?;
     let mut rows: Vec<InputRow> = batch.iter().map(|found| found.row).collect();
     rows.sort_unstable();
@@ -372,7 +372,7 @@ pub(crate) fn read_batch(
         }
         Ok(())
     })?;
-    let read: Vec<Result<NaturalDocument>> = batch
+    let read: Vec<Result<EvaluatedDocument>> = batch
         .par_iter()
         .map(|found| {
             let Some((content, group)) = contents.get(&found.row).cloned() else {
@@ -380,7 +380,7 @@ pub(crate) fn read_batch(
             };
             match encode(plan, found.row, content)? {
                 Some((ids, text)) if ids.len() == found.tokens => {
-                    Ok(NaturalDocument { id: found.id.clone(), group, ids, text })
+                    Ok(EvaluatedDocument { id: found.id.clone(), group, ids, text })
                 }
                 _ => Err(changed(plan, found.row)),
             }

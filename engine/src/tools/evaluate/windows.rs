@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::constructions::{Base, KINDS, KindRole, WindowKind};
+use super::sample::EvaluatedDocument;
 use crate::base::random::{Rng, key};
 
 /// Maximum number of base windows of a document, which are spread over it.
@@ -37,14 +38,6 @@ pub(crate) struct Category<'a> {
     pub(crate) index: usize,
     /// Documents, each at least as long as a window.
     pub(crate) documents: Vec<&'a EvaluatedDocument>,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct EvaluatedDocument {
-    /// Id, unique in its category.
-    pub(crate) id: String,
-    /// Token ids without BOS.
-    pub(crate) ids: Vec<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +121,8 @@ mod tests {
     fn documents(documents: &[(&str, usize)]) -> Vec<EvaluatedDocument> {
         let document = |(id, tokens): &(&str, usize)| {
             let ids = (0..*tokens as u32).map(|id| id + 1000 * u32::from(id.is_multiple_of(7)));
-            EvaluatedDocument { id: (*id).into(), ids: ids.collect() }
+            let ids = ids.collect();
+            EvaluatedDocument { id: (*id).into(), ids, ..EvaluatedDocument::default() }
         };
         documents.iter().map(document).collect()
     }
