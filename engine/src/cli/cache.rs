@@ -84,15 +84,13 @@ pub(super) fn cache(arguments: &CacheArguments) -> Result<CacheListing> {
         let mut entries = Vec::new();
         for path in files::list_if_present(&kept.folder.join(kind))? {
             let entry = CacheEntry::measure(path, now)?;
-            if arguments.selects(kind, &entry) {
-                if is_own(kind, &entry.path)? {
-                    remove(&entry.path)?;
-                    kept.removed.push(entry);
-                } else {
-                    kept.foreign.push(entry.path);
-                }
-            } else {
+            if !arguments.selects(kind, &entry) {
                 entries.push(entry);
+            } else if is_own(kind, &entry.path)? {
+                remove(&entry.path)?;
+                kept.removed.push(entry);
+            } else {
+                kept.foreign.push(entry.path);
             }
         }
         kept.kinds.push(CacheKind { kind, doc, entries });
@@ -108,23 +106,21 @@ pub(super) fn cache(arguments: &CacheArguments) -> Result<CacheListing> {
                 (None, false) => "unfinished",
             };
             let entry = CacheEntry::measure(path, now)?;
-            if state == "finished" && arguments.selects(RUNS, &entry) {
-                // Fails if a process has started to work in the directory in the meantime.
-                match directory.lock_exclusive() {
-                    Ok(_alone) => {
-                        let foreign = directory.foreign_files()?;
-                        if foreign.is_empty() {
-                            files::remove_folder(&entry.path)?;
-                            kept.removed.push(entry);
-                        } else {
-                            kept.foreign.extend(foreign);
-                        }
-                    }
-                    Err(_) => kept.in_use.push(entry.path),
-                }
-            } else {
+            if state != "finished" || !arguments.selects(RUNS, &entry) {
                 kept.runs.push(ListedRun { entry, state });
+                continue;
             }
+            // Fails if a process has started to work in the directory in the meantime.
+            let Ok(_lock) = directory.lock_exclusive() else {
+                kept.in_use.push(entry.path);
+                continue;
+            };
+            let foreign = directory.foreign_files()?;
+            if foreign.is_empty() {
+                files::remove_folder(&entry.path)?;
+                kept.removed.push(entry);
+            }
+            kept.foreign.extend(foreign);
         }
     }
     Ok(kept)

@@ -60,13 +60,10 @@ pub fn main(cli: &Cli) -> u8 {
     logging::start(cli, bars);
     // First, because any command may write files.
     let answered = Stop::ignore_file_size_signal().and_then(|()| command(cli, bars));
-    match answered {
-        Ok(code) => code,
-        Err(failure) => {
-            report_failure(cli, &failure);
-            failure.exit_code()
-        }
-    }
+    answered.unwrap_or_else(|failure| {
+        report_failure(cli, &failure);
+        failure.exit_code()
+    })
 }
 
 fn command(cli: &Cli, bars: bool) -> Result<u8> {
@@ -299,11 +296,9 @@ fn evaluate(cli: &Cli, arguments: &EvaluateArguments, bars: bool) -> Result<u8> 
     let folder = evaluate::folder(&plan, options);
     if is_address(&folder) {
         let message = format!("`{}` is not a folder on this machine", folder.display());
-        return Err(Diagnostic::error(Blame::Pipeline, message)
-            .hint(
-                "an evaluation stores its measurements on this machine: name a folder with `--out`",
-            )
-            .into());
+        let hint =
+            "an evaluation stores its measurements on this machine: name a folder with `--out`";
+        return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());
     }
     let file = folder.join("evaluation.json");
     check_output_paths([(arguments.html.as_deref(), Mark::PAGE), (Some(&file), EVALUATION)])?;
@@ -341,14 +336,9 @@ fn map(cli: &Cli, arguments: &MapArguments, bars: bool) -> Result<u8> {
     refuse_without_effect(&arguments.plan, "a map", needless)?;
     start_threads(&arguments.plan)?;
     // Signals are not caught: one pass leaves nothing to resume.
-    let options = PlanOptions {
-        subject: arguments
-            .options
-            .messages
-            .clone()
-            .map_or(Subject::Document, Subject::Conversation),
-        ..plan_options(&arguments.plan)
-    };
+    let messages = arguments.options.messages.clone();
+    let subject = messages.map_or(Subject::Document, Subject::Conversation);
+    let options = PlanOptions { subject, ..plan_options(&arguments.plan) };
     check_output_paths([
         (arguments.html.as_deref(), Mark::PAGE),
         (arguments.png.as_deref(), Mark::IMAGE),

@@ -48,23 +48,20 @@ struct Log {
 
 impl Log {
     fn line(&self, event: &str) -> String {
-        let mut line = match self.format {
-            LogFormat::Text => line_safe(event),
-            LogFormat::Json => json_safe(event),
-        };
-        match (&self.run, self.format) {
-            (None, _) => {}
-            (Some(run), LogFormat::Text) => {
-                line.push_str(" run_id=");
-                line.push_str(&line_safe(run));
+        let line = match (self.format, &self.run) {
+            (LogFormat::Text, None) => line_safe(event),
+            (LogFormat::Text, Some(run)) => {
+                format!("{} run_id={}", line_safe(event), line_safe(run))
             }
-            (Some(run), LogFormat::Json) => {
+            (LogFormat::Json, None) => json_safe(event),
+            (LogFormat::Json, Some(run)) => {
                 let name = json_safe(&serde_json::to_string(run).expect("a string"));
+                let mut line = json_safe(event);
                 line.insert_str(1, &format!("\"run_id\":{name},"));
+                line
             }
-        }
-        line.push('\n');
-        line
+        };
+        line + "\n"
     }
 }
 

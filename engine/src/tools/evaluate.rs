@@ -113,11 +113,8 @@ pub fn with_evaluator<T>(
     let wanted = wanted(plan, options);
     let kinds = chosen_kinds(&options.only)?;
     columns::check(plan, &options.scores)?;
-    let classes = options
-        .labels
-        .as_ref()
-        .map(|column| labels::classes::classes(plan, column, &options.good, stop));
-    let classes = classes.transpose()?;
+    let classes = |column: &String| labels::classes::classes(plan, column, &options.good, stop);
+    let classes = options.labels.as_ref().map(classes).transpose()?;
     let heads = if options.heads { heads::head_columns(plan)? } else { Vec::new() };
     let folder = folder(plan, options);
     measure::refuse_another(&folder)?;
@@ -225,9 +222,8 @@ impl Evaluator<'_> {
         if !long_enough {
             let shortest = wanted.lengths[0];
             let message = format!("no document of the input has {} tokens", count(shortest as u64));
-            return Err(Diagnostic::error(Blame::Data, message)
-                .hint("evaluate shorter windows with `--windows`")
-                .into());
+            let hint = "evaluate shorter windows with `--windows`";
+            return Err(Diagnostic::error(Blame::Data, message).hint(hint).into());
         }
         Ok(sample)
     }
@@ -419,16 +415,12 @@ impl Evaluator<'_> {
         let of_heads =
             self.heads.iter().zip(&heads).map(|(head, values)| head.results(values, &windows));
         let kinds = KINDS.iter().zip(hashes).filter(|(kind, _)| self.builds(kind));
+        let sizes = documents.iter().map(|documents| *documents as u64);
         LengthResults {
             tokens,
             seed: self.options.seed,
             sentence,
-            documents: measured
-                .categories
-                .iter()
-                .cloned()
-                .zip(documents.iter().map(|n| *n as u64))
-                .collect(),
+            documents: measured.categories.iter().cloned().zip(sizes).collect(),
             kinds: kinds
                 .map(|(kind, (windows, hash))| {
                     (kind.name, KindResults { windows, sha256: hex(&hash.finalize()) })
@@ -570,13 +562,11 @@ pub fn dry_run(evaluator: &mut Evaluator<'_>) -> Result<DryRun> {
             evaluator.measurer.took.iter_mut().for_each(|took| *took = (Duration::ZERO, 0));
             evaluator.measurer.measure(&ids)?;
         }
-        let seconds =
-            evaluator.plan.measures.columns.iter().zip(&evaluator.measurer.took).filter_map(
-                |(columns, (time, measured))| {
-                    let each = time.as_secs_f64() / *measured as f64;
-                    (*measured > 0).then(|| (columns.measure.clone(), each * windows as f64))
-                },
-            );
+        let measures = evaluator.plan.measures.columns.iter().zip(&evaluator.measurer.took);
+        let seconds = measures.filter_map(|(columns, (time, measured))| {
+            let each = time.as_secs_f64() / *measured as f64;
+            (*measured > 0).then(|| (columns.measure.clone(), each * windows as f64))
+        });
         let length = DryLength {
             documents: most_documents,
             windows,

@@ -89,28 +89,22 @@ impl fmt::Display for ForwardAnswer {
             }
             None => writeln!(formatter, "  mean loss    none: the first token has no loss")?,
         }
-        write!(formatter, "  residual     ")?;
         let shown: Vec<String> = self.hidden_rms.iter().map(|rms| format!("{rms:.4}")).collect();
-        writeln!(formatter, "{}", shown.join(" "))?;
-        let ForwardMemory {
-            window_bytes,
-            keys_and_values_bytes,
-            layer_bytes,
-            threads_bytes,
-            peak_bytes,
-        } = self.memory;
+        writeln!(formatter, "  residual     {}", shown.join(" "))?;
+        let memory = &self.memory;
         let parts = [
-            ("hidden states", window_bytes),
-            ("keys and values", keys_and_values_bytes),
-            ("one layer's weights", layer_bytes),
-            ("threads", threads_bytes),
+            ("hidden states", memory.window_bytes),
+            ("keys and values", memory.keys_and_values_bytes),
+            ("one layer's weights", memory.layer_bytes),
+            ("threads", memory.threads_bytes),
         ];
         let parts = parts.map(|(what, size)| format!("{what} {}", bytes(size))).join(", ");
         let held = self.held.map_or(String::new(), |(max, before)| {
             let window = max.saturating_sub(before);
             format!("; used {} in addition to the {} of the program", bytes(window), bytes(before))
         });
-        writeln!(formatter, "  memory       {} estimated ({parts}){held}", bytes(peak_bytes))?;
+        let peak = bytes(memory.peak_bytes);
+        writeln!(formatter, "  memory       {peak} estimated ({parts}){held}")?;
         writeln!(formatter, "  `--format json` lists every loss and the last logits")
     }
 }

@@ -419,15 +419,12 @@ fn check_memory(plan: &Plan, needed: u64, tokens: usize, blocks: usize) -> Resul
 
 /// Fails if attention is not finite, as with a damaged checkpoint.
 fn check_finite(shares: &BlockShares, id: &str) -> Result<()> {
-    match shares.shares.iter().flatten().find(|share| !share.is_finite()) {
-        None => Ok(()),
-        Some(share) => {
-            let message =
-                format!("document {}: expected a finite attention, got {share}", quoted(id));
-            let hint = "check the checkpoint: its weights are damaged";
-            Err(Diagnostic::error(Blame::Data, message).hint(hint).into())
-        }
-    }
+    let damaged = shares.shares.iter().flatten().find(|share| !share.is_finite());
+    damaged.map_or(Ok(()), |share| {
+        let message = format!("document {}: expected a finite attention, got {share}", quoted(id));
+        let hint = "check the checkpoint: its weights are damaged";
+        Err(Diagnostic::error(Blame::Data, message).hint(hint).into())
+    })
 }
 
 impl Map {

@@ -176,11 +176,8 @@ impl<'a> ChartPanel<'a> {
         if self.has_lines() {
             return CaptionedChart::new(self.title(), "", Block::Chart(self.chart()));
         }
-        let largest = self
-            .measurements
-            .iter()
-            .map(|measurement| measurement.value)
-            .fold(f64::MIN_POSITIVE, f64::max);
+        let values = self.measurements.iter().map(|measurement| measurement.value);
+        let largest = values.fold(f64::MIN_POSITIVE, f64::max);
         let bar = |measurement: &&Measurement| {
             let at = format!("{} {}", count(measurement.at as u64), measurement.at_unit);
             let name = format!("{}, {at}", line_safe(&measurement.series));

@@ -126,12 +126,10 @@ pub(super) fn shown(value: f64, unit: &str) -> String {
     let (factor, prefix) =
         step.into_iter().find(|(factor, _)| value.abs() >= *factor).unwrap_or((1.0, ""));
     let value = value / factor;
-    let decimals = if value >= 100.0 {
-        0
-    } else if value >= 10.0 {
-        1
-    } else {
-        2
+    let decimals = match value {
+        100.0.. => 0,
+        10.0.. => 1,
+        _ => 2,
     };
     format!("{value:.decimals$} {prefix}{base}{per}")
 }

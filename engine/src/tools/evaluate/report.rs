@@ -75,19 +75,14 @@ impl ResultInput<'_> {
     pub(crate) fn report(&self, statistic: &OrientedStatistic) -> Report {
         let values = &statistic.values;
         let mixed = KINDS.iter().filter(|kind| kind.role == KindRole::Ladder);
+        let categories = self.measured.categories.iter().enumerate();
         let by_category = self.ladder(values, KIND_BY_CATEGORY);
         let of_category = |(index, name): (usize, &String)| {
             (name.clone(), by_category.in_category(index, &self.bootstrap.once))
         };
         Report {
             ladder: mixed.map(|kind| (kind.name, self.for_kind(values, kind.name))).collect(),
-            pieces_8_by_category: self
-                .measured
-                .categories
-                .iter()
-                .enumerate()
-                .map(of_category)
-                .collect(),
+            pieces_8_by_category: categories.map(of_category).collect(),
             paired: pairs().map(|pair| (pair.name, self.paired(values, pair))).collect(),
             top_fifth_real_share: self.top_fifth(Pool::Fixed, statistic),
             top_fifth_jittered_real_share: self.top_fifth(Pool::Jittered, statistic),

@@ -29,10 +29,8 @@ impl BlockAttentionMatrix {
         let BlockShares { shares, uniform, .. } = shares;
         let rows = |cells: &[Option<f64>]| cells.chunks(ends.len()).map(<[_]>::to_vec).collect();
         let lift = |(share, uniform): (&Option<f64>, &Option<f64>)| {
-            uniform
-                .filter(|uniform| *uniform > 0.0)
-                .zip(*share)
-                .map(|(uniform, share)| share / uniform)
+            let uniform = uniform.filter(|uniform| *uniform > 0.0)?;
+            Some((*share)? / uniform)
         };
         let lift: Vec<Option<f64>> = shares.iter().zip(uniform).map(lift).collect();
         Self {
