@@ -138,12 +138,16 @@ fn a_finished_run_is_checked_again() {
 }
 
 #[test]
-fn a_mean_over_no_samples_fails() {
+fn a_mean_or_share_of_no_samples_fails() {
     let workspace = Workspace::with_three_groups();
-    workspace
-        .write("pipeline.yaml", with_checks(&["statistic: copy_share, group: nobody, max: 1"]));
-    let answer = workspace.longsift(&["run", "pipeline.yaml"]).expect(6);
-    assert!(answer.stderr.contains("got no value"), "{}", answer.stderr);
+    for check in [
+        "statistic: copy_share, group: nobody, max: 1",
+        "figure: samples_kept_share, group: nobody, max: 1",
+    ] {
+        workspace.write("pipeline.yaml", with_checks(&[check]));
+        let answer = workspace.longsift(&["run", "pipeline.yaml"]).expect(6);
+        assert!(answer.stderr.contains("got no value"), "{}", answer.stderr);
+    }
 }
 
 #[test]

@@ -181,7 +181,10 @@ impl<'a> SampleAggregate<'a> {
         match self.aggregate {
             Aggregate::Figure(Figure::Samples) => Some(self.count as f64),
             Aggregate::Figure(Figure::SamplesKept) => Some(self.kept as f64),
-            Aggregate::Figure(_) => Some(share(self.kept)),
+            // A group without samples is probably misspelt.
+            Aggregate::Figure(_) => {
+                (self.count > 0 || self.check.group.is_none()).then(|| share(self.kept))
+            }
             Aggregate::Value(Take::Mean) => present(self.sum / self.present.max(1) as f64),
             Aggregate::Value(Take::Min) => present(self.least),
             Aggregate::Value(Take::Max) => present(self.most),

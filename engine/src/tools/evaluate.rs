@@ -555,14 +555,17 @@ pub fn dry_run(evaluator: &mut Evaluator<'_>) -> Result<DryRun> {
                 break;
             }
         }
-        evaluator.measurer.only_timed = true;
+        let measurer = &mut evaluator.measurer;
+        measurer.only_timed = true;
         let first = &ids[..ids.len().min(1)];
-        evaluator.measurer.measure(first)?;
-        if evaluator.measurer.took.iter().map(|(time, _)| *time).sum::<Duration>() < LONG_WINDOW {
-            evaluator.measurer.took.iter_mut().for_each(|took| *took = (Duration::ZERO, 0));
-            evaluator.measurer.measure(&ids)?;
+        for ids in [first, &ids] {
+            measurer.took.fill((Duration::ZERO, 0));
+            measurer.measure(ids)?;
+            if measurer.took.iter().map(|(time, _)| *time).sum::<Duration>() >= LONG_WINDOW {
+                break;
+            }
         }
-        let measures = evaluator.plan.measures.columns.iter().zip(&evaluator.measurer.took);
+        let measures = evaluator.plan.measures.columns.iter().zip(&measurer.took);
         let seconds = measures.filter_map(|(columns, (time, measured))| {
             let each = time.as_secs_f64() / *measured as f64;
             (*measured > 0).then(|| (columns.measure.clone(), each * windows as f64))
