@@ -94,10 +94,10 @@ fn files_and_outputs_in_the_folders_of_a_result_are_refused() {
     let workspace = workspace();
     document(&workspace, "input/a.parquet");
     workspace.run(&pipeline());
-    for path in ["out/data", "out/data/x", "out.run/x"] {
+    for path in ["out/data", "out/data/x", "out.run/x", "new.run/x", "new/other.run/x/y"] {
         let set = format!("output.path={path}");
         let refused = workspace.longsift(&["run", "pipeline.yaml", "--set", &set]).expect(2);
-        let message = "which holds the files of another result only";
+        let message = "which holds only the files of another result";
         assert!(refused.stderr.contains(message), "{path}: {}", refused.stderr);
     }
     for path in ["out/data/x.html", "out.run/x.html"] {

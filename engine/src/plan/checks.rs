@@ -132,7 +132,7 @@ pub(super) fn output_paths(spec: &Spec, directory: &RunDirectory) -> Vec<Diagnos
     if let Some(result) = RunDirectory::result_folder(&directory.output) {
         let result = quoted(&result.display().to_string());
         let message =
-            format!("the output is in {result}, which holds the files of another result only");
+            format!("the output is in {result}, which holds only the files of another result");
         problems.push(problem(message, "choose another folder"));
     }
     if let Some(other) = directory.linked_to_other() {

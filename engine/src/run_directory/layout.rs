@@ -115,9 +115,15 @@ impl RunDirectory {
     }
 
     /// Returns the innermost folder at or above `path` that holds the files of a result only: a run directory, or the `data/` of
-    /// an output. Links are resolved as far as the path exists.
+    /// an output. Links are resolved as far as the path exists; of the rest, every name with `.run` is one.
     pub fn result_folder(path: &Path) -> Option<PathBuf> {
         let existing = files::nearest_existing(path);
+        let mut missing = path.ancestors().take_while(|folder| *folder != existing);
+        if let Some(folder) =
+            missing.find(|folder| folder.extension().is_some_and(|extension| extension == "run"))
+        {
+            return Some(folder.to_owned());
+        }
         let folder = existing.canonicalize().ok()?;
         let is_result = |folder: &&Path| {
             let is_data = folder.ends_with("data");
