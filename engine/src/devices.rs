@@ -17,4 +17,3 @@ pub(crate) mod scheduler;
 pub(crate) mod simulated;
 pub(crate) mod steps;
 pub(crate) mod survey;
-pub(crate) mod visible;

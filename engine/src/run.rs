@@ -42,7 +42,6 @@ use finished::{card_name, data_files, refuse_foreign_data, refuse_unreadable_inp
 
 pub use finished::finished;
 
-/// Options of the command line for a run.
 #[derive(Clone, Debug, Default)]
 pub struct RunOptions {
     /// Pipeline file whose lock the run must match (`--locked`).
@@ -56,7 +55,6 @@ pub struct RunOptions {
     pub write_shard: Option<Shard>,
 }
 
-/// Part of a run that a process executes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Phase {
     /// Run all phases, with exclusive access to the run directory.
@@ -85,17 +83,8 @@ impl RunOutcome {
     fn new(summary: Summary) -> Self {
         Self { summary, labels: None, warnings: Vec::new(), refused: None }
     }
-
-    /// Converts a refused result to an error.
-    pub fn into_result(self) -> Result<Self> {
-        match self.refused {
-            Some(refused) => Err(refused),
-            None => Ok(self),
-        }
-    }
 }
 
-/// A run with access to its directory.
 struct Run<'a> {
     plan: &'a Plan,
     progress: &'a Progress,
@@ -118,7 +107,6 @@ struct Run<'a> {
     calibrated: Option<CalibratedGroups>,
     /// First layer of the model, once it is needed, and its table without the use by windows.
     layer: Option<(FirstLayer, TableUse)>,
-    /// Use of the devices, once they are needed.
     device_use: Option<DeviceUse>,
 }
 
@@ -240,7 +228,6 @@ impl Run<'_> {
         done
     }
 
-    /// Runs the phases of a run that has something to do.
     fn score_to_commit(
         &mut self,
         valid: Vec<Option<UnitRecord>>,

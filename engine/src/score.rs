@@ -9,7 +9,6 @@ pub(crate) mod passes;
 pub(crate) mod prepare;
 pub(crate) mod programs;
 pub(crate) mod reopen;
-pub(crate) mod retained;
 pub(crate) mod tolerance;
 pub(crate) mod unit;
 pub(crate) mod watch;
@@ -99,7 +98,6 @@ fn score_units(
     })
 }
 
-/// Reports a unit and adds it to the totals; returns its record.
 fn account(
     context: &ScoreContext<'_>,
     scored_unit: ScoredUnit,

@@ -10,7 +10,6 @@ pub(crate) mod hub;
 pub(crate) mod marked;
 #[cfg(feature = "cloud")]
 pub(crate) mod objects;
-pub(crate) mod open;
 #[cfg(feature = "cloud")]
 pub(crate) mod post;
 pub(crate) mod range_file;
@@ -28,8 +27,7 @@ use longsift_stages::contract::Location;
 use error::StorageError;
 use range_file::RangeFile;
 
-/// Opens a local file, an object, or a file of a web server for reading by ranges. (Files of the hub are opened by
-/// their [tree](super::hub::tree::Tree).)
+/// Opens a local file, an object, or a file of a web server for reading by ranges.
 pub(crate) fn open(at: &Location) -> Result<RangeFile, StorageError> {
     match at {
         Location::Path(path) => RangeFile::open_local(path),

@@ -1,9 +1,14 @@
 //! Parallel loops with results that do not depend on scheduling.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::error::Result;
+
+/// Locks a mutex, also after a thread has panicked with its lock.
+pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Calls `work` for every index below `count`, starting in ascending order, on at most `threads` threads; with one thread, on
 /// the caller's. Returns the results in order.

@@ -1,13 +1,14 @@
 //! Progress of a run: bars on a terminal, occasional log lines elsewhere; and the time per stage.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::counts::Counts;
 use super::machine::take_peak_bytes;
+use super::parallel::lock;
 use super::text::count;
 
 /// Interval of log lines without a terminal.
@@ -217,10 +218,6 @@ impl Progress {
         }
         self.bar.finish_and_clear();
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -153,7 +153,8 @@ fn run(
     ]);
     let options = PlanOptions { stop: stop.clone(), ..PlanOptions::default() };
     let plan = crate::plan(pipeline, &overrides, options)?;
-    crate::run::run(&plan, &RunOptions::default(), &Progress::new(false), stop)?.into_result()?;
+    let done = crate::run::run(&plan, &RunOptions::default(), &Progress::new(false), stop)?;
+    done.refused.map_or(Ok(()), Err)?;
     let outcomes =
         documents::document_outcomes(&plan.directory, &Manifest::read_finished(&plan.directory)?)?;
     let different = test.rows.iter().enumerate().filter_map(|(row, expected)| {

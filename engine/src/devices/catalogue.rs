@@ -18,7 +18,6 @@ pub struct PeakRates {
     pub bytes: f64,
     /// Dense bf16 floating-point operations per second, accumulated in float32.
     pub bf16: f64,
-    /// Float32 operations per second.
     pub f32: f64,
     /// Exponentials per second: 16 per clock and multiprocessor.
     pub exponentials: f64,
@@ -57,9 +56,6 @@ impl GpuModel {
 }
 
 /// Parses `8xA800-80GB` or `2xL4-24GB,MyCard:48`: a list of catalogue names or `NAME:GB`, each with an optional count.
-///
-/// # Errors
-/// An entry is invalid; the message lists the known names.
 pub fn cards(list: &str) -> Result<Vec<GpuModel>> {
     let mut cards = Vec::new();
     for entry in list.split(',').map(str::trim) {

@@ -9,16 +9,13 @@ use longsift_stages::shard_across_devices::{DeviceKind, DeviceSettings, WorkersP
 use super::cpu::Cpu;
 use super::device::{Device, DeviceCriteria, Devices, NoDevices, SIMULATED_WORKERS};
 use super::ledger::{Ledger, Limit};
+use super::nvml::visible_gpus;
 use super::simulated::{self, SimulatedDevice};
-use super::visible::visible_gpus;
 
 /// GPUs that can measure windows, in the order of `cuda:0`, `cuda:1`, …; and the reason for the choice or their absence.
 type GpuSearch = (Vec<Device>, String);
 
 /// Returns the devices that the settings select on this machine.
-///
-/// # Errors
-/// They do not exist, or the numbers of workers do not match them.
 pub fn choose(choice: DeviceCriteria<'_>) -> Result<Devices, NoDevices> {
     let settings = choice.settings;
     let (mut list, why) = match &settings.devices {
@@ -56,7 +53,6 @@ pub fn choose(choice: DeviceCriteria<'_>) -> Result<Devices, NoDevices> {
     Ok(Devices { list, why, threads: choice.threads, kernel })
 }
 
-/// Returns the processor as the only device.
 pub fn processor(choice: DeviceCriteria<'_>, why: &str) -> Devices {
     let (list, why) = (vec![cpu(choice)], why.to_owned());
     Devices { list, why, threads: choice.threads, kernel: choice.kernel }
@@ -89,13 +85,14 @@ fn find(choice: DeviceCriteria<'_>) -> Result<GpuSearch, NoDevices> {
     if choice.element_type == ElementType::Int16 {
         return Ok((Vec::new(), "`precision: int16` is for processors".to_owned()));
     }
-    let gpus = real_gpus(choice);
-    let why = match &gpus {
-        Ok(gpus) if gpus.is_empty() => "`CUDA_VISIBLE_DEVICES` hides every GPU".to_owned(),
-        Ok(gpus) => format!("{} GPUs were found", gpus.len()),
-        Err(why) => why.clone(),
+    let (gpus, why) = match real_gpus(choice) {
+        Ok(gpus) if gpus.is_empty() => (gpus, "`CUDA_VISIBLE_DEVICES` hides every GPU".to_owned()),
+        Ok(gpus) => {
+            let why = format!("{} GPUs were found", gpus.len());
+            (gpus, why)
+        }
+        Err(why) => (Vec::new(), why),
     };
-    let gpus = gpus.unwrap_or_default();
     tracing::debug!(gpus = gpus.len(), why, "looked for GPUs");
     Ok((gpus, why))
 }
@@ -138,12 +135,10 @@ fn simulate(choice: DeviceCriteria<'_>, value: &str) -> Result<GpuSearch, String
 
 /// Selects devices by name, each at most once.
 fn named(names: &[String], wanted: &str, (gpus, why): GpuSearch) -> Result<Vec<Device>, NoDevices> {
+    let hint = "GPUs need an NVIDIA driver and a build with `--features cuda`; set `devices: cpu`, or `auto` to use GPUs if there are any";
     let refused = |why: String| {
-        NoDevices {
-        key: "devices",
-        message: format!("{wanted} cannot be used: {why}"),
-        hint: "GPUs need an NVIDIA driver and a build with `--features cuda`; set `devices: cpu`, or `auto` to use GPUs if there are any".to_owned(),
-    }
+        let message = format!("{wanted} cannot be used: {why}");
+        NoDevices { key: "devices", message, hint: hint.to_owned() }
     };
     let known: Vec<String> = gpus.iter().map(|device| device.compute.name().to_owned()).collect();
     if known.is_empty() {

@@ -15,13 +15,9 @@ use longsift_stages::model::AttentionSpec;
 
 use super::device::{Device, DeviceCriteria, GPU_WORKERS};
 use super::ledger::{Ledger, Memory, MemorySource};
-use super::nvml;
-use super::visible::visible_gpus;
+use super::nvml::{self, visible_gpus};
 
 /// Lists the GPUs that this process may use, in CUDA's order.
-///
-/// # Errors
-/// No GPU can be used.
 pub(super) fn find(choice: DeviceCriteria<'_>) -> Result<Vec<Device>, String> {
     let gpus = gpus()?;
     let kernel = kernel(choice, &gpus)?;

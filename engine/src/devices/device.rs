@@ -8,7 +8,6 @@ use longsift_stages::shard_across_devices::ShardAcrossDevices;
 
 use super::ledger::Ledger;
 
-/// Devices of a run, with the reason for the choice.
 #[derive(Clone)]
 pub struct Devices {
     /// At least one.
@@ -43,7 +42,6 @@ impl Devices {
     }
 }
 
-/// A device that a run may use.
 #[derive(Clone)]
 pub struct Device {
     pub compute: Arc<dyn Compute>,

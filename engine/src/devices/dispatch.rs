@@ -15,12 +15,14 @@ use std::time::Duration;
 use longsift_stages::contract::RowError;
 use longsift_stages::contract::compute::DeviceFailure;
 use longsift_stages::shard_across_devices::ShardBy;
+use serde_json::{Value, json};
 
 use super::ledger::{MemoryState, Reservation, ReservationRefusal};
 use super::steps::Step;
-use terms::{DeviceState, DeviceStatus, PendingWindow};
-
-pub use terms::{DeviceProperties, Next, Piece, PieceOutcome, Policy, WindowBytes};
+use terms::{
+    DeviceProperties, DeviceState, DeviceStatus, Next, PendingWindow, Piece, PieceOutcome, Policy,
+    WindowBytes,
+};
 
 /// First and longest pause between two checks of insufficient memory.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
@@ -40,7 +42,7 @@ pub struct Dispatcher {
     left: u128,
     waiting_since: Option<Duration>,
     pause: Duration,
-    steps: Vec<(Option<usize>, Step)>,
+    steps: Vec<Step>,
     /// Number of changes, except of memory, that affect which windows fit on which device: a window is added, starts or ends;
     /// a device loads the table or is retired.
     changes: u64,
@@ -79,7 +81,6 @@ impl Dispatcher {
         }
     }
 
-    /// Adds a window to the queue, under a unique id.
     pub fn submit(&mut self, window: u64, tokens: usize, key_heads: usize) {
         self.changes += 1;
         let pending = PendingWindow {
@@ -105,7 +106,6 @@ impl Dispatcher {
         }
     }
 
-    /// Number of pieces running on each device.
     pub fn in_flight(&self) -> impl Iterator<Item = usize> {
         self.devices.iter().map(|device| device.in_flight)
     }
@@ -118,13 +118,15 @@ impl Dispatcher {
         }
     }
 
-    /// Returns and clears the steps taken, with their devices.
-    pub fn take_steps(&mut self) -> Vec<(Option<usize>, Step)> {
+    pub fn take_steps(&mut self) -> Vec<Step> {
         std::mem::take(&mut self.steps)
     }
 
-    /// Decides the next action. Call it again until it returns [`Next::Wait`] or [`Next::NoDeviceLeft`]. `now`: time since any fixed
-    /// moment.
+    fn note(&mut self, device: Option<usize>, name: &'static str, facts: Value) {
+        self.steps.push(Step { device, name, facts });
+    }
+
+    /// Decides the next action. Call it until it returns [`Next::Wait`] or [`Next::NoDeviceLeft`]. `now`: time since any moment.
     pub fn next(&mut self, now: Duration) -> Next {
         if let Some(load) = self.load(now) {
             return load;
@@ -135,7 +137,8 @@ impl Dispatcher {
         if let Some(piece) = self.place(now) {
             self.pause = BACK_OFF.0;
             if let Some(since) = self.waiting_since.take() {
-                self.steps.push((None, Step::MemoryReleased { waited: now.saturating_sub(since) }));
+                let seconds = now.saturating_sub(since).as_secs_f64();
+                self.note(None, "memory_back", json!({ "seconds": seconds }));
             }
             return Next::Start(piece);
         }
@@ -165,9 +168,9 @@ impl Dispatcher {
     }
 
     fn retirement_reasons(&self) -> String {
-        let reasons = self.devices.iter().map(|device| match &device.state {
-            DeviceStatus::Retired(reason) => format!("{}: {reason}", device.site.name),
-            _ => device.site.name.clone(),
+        let reasons = self.devices.iter().filter_map(|device| match &device.state {
+            DeviceStatus::Retired(reason) => Some(format!("{}: {reason}", device.site.name)),
+            _ => None,
         });
         reasons.collect::<Vec<_>>().join("; ")
     }
@@ -201,7 +204,6 @@ impl Dispatcher {
         None
     }
 
-    /// Records the result of loading the table on a device.
     pub fn loaded(
         &mut self,
         index: usize,
@@ -216,13 +218,12 @@ impl Dispatcher {
                 let resident_bytes = reservation.bytes();
                 device.state = DeviceStatus::Ready;
                 device.table = Some(reservation);
-                self.steps.push((Some(index), Step::Ready { resident_bytes }));
+                self.note(Some(index), "device_ready", json!({ "resident_bytes": resident_bytes }));
             }
             Err(DeviceFailure::OutOfMemory { wanted, free }) => {
                 device.state = DeviceStatus::Empty;
                 device.blocked_until = now + self.pause.max(BACK_OFF.0 * 4);
-                let step = Step::OutOfMemory { tokens: 0, key_heads: 0, wanted, free };
-                self.steps.push((Some(index), step));
+                self.note_out_of_memory(index, (0, 0), wanted, free);
             }
             Err(failure) => self.retire(index, failure.to_string()),
         }
@@ -230,9 +231,8 @@ impl Dispatcher {
 
     /// Places the longest window, or as many of its heads as its share allows, on the best device with enough memory.
     ///
-    /// Searching the queue costs one step per distinct window length. While memory is short, this runs every few
-    /// milliseconds under the lock that submitting and finishing threads need. A device on which nothing fitted is
-    /// therefore skipped until its memory or the queue changes.
+    /// While memory is short, this runs every few milliseconds under the lock that submitting and finishing threads need. A
+    /// device on which nothing fitted is therefore skipped until its memory or the queue changes.
     fn place(&mut self, now: Duration) -> Option<Piece> {
         let candidates = self.candidates(now);
         if candidates.is_empty() {
@@ -297,8 +297,8 @@ impl Dispatcher {
 
     /// Number of devices that are not retired, at least one.
     fn live(&self) -> usize {
-        let live = |device: &&DeviceState| !matches!(device.state, DeviceStatus::Retired(_));
-        self.devices.iter().filter(live).count().max(1)
+        let live = |index: &usize| self.retired(*index).is_none();
+        (0..self.devices.len()).filter(live).count().max(1)
     }
 
     /// Number of key heads of a window that one device should take.
@@ -344,10 +344,7 @@ impl Dispatcher {
         let tokens = window.tokens;
         if heads < wanted {
             window.max_heads = heads;
-            self.steps.push((
-                Some(index),
-                Step::SmallerGroups { unit: self.policy.unit, tokens, units: heads },
-            ));
+            self.note_smaller_groups(index, tokens, heads);
         }
         Piece { window: id, tokens, key_heads, device: index, reservation }
     }
@@ -358,7 +355,7 @@ impl Dispatcher {
         if device.in_flight > 0 && !device.memory_limited {
             device.memory_limited = true;
             let windows = device.in_flight;
-            self.steps.push((Some(index), Step::FewerInFlight { windows }));
+            self.note(Some(index), "fewer_in_flight", json!({ "windows": windows }));
         }
     }
 
@@ -368,20 +365,20 @@ impl Dispatcher {
             self.queue.remove(&(Reverse(window.tokens), id));
             let heads = window.queued_heads.iter().map(ExactSizeIterator::len).sum();
             self.left -= window.cost(heads);
-            let step = Step::GivenUp { tokens: window.tokens, code: why.code };
-            self.steps.push((None, step));
+            let facts = json!({ "tokens": window.tokens, "code": why.code });
+            self.note(None, "window_given_up", facts);
         }
     }
 
     fn retire(&mut self, index: usize, reason: String) {
-        let device = &mut self.devices[index];
-        if matches!(device.state, DeviceStatus::Retired(_)) {
+        if self.retired(index).is_some() {
             return;
         }
         self.changes += 1;
+        self.note(Some(index), "device_retired", json!({ "reason": reason }));
+        let device = &mut self.devices[index];
         device.table = None;
-        device.state = DeviceStatus::Retired(reason.clone());
-        self.steps.push((Some(index), Step::Retired { reason }));
+        device.state = DeviceStatus::Retired(reason);
     }
 
     /// Records the result of a piece and releases its memory.
@@ -400,8 +397,7 @@ impl Dispatcher {
         let why = match result {
             Ok(()) => return self.record_success(id, heads, index),
             Err(DeviceFailure::OutOfMemory { wanted, free }) => {
-                let step = Step::OutOfMemory { tokens, key_heads: heads, wanted, free };
-                self.steps.push((Some(index), step));
+                self.note_out_of_memory(index, (tokens, heads), wanted, free);
                 self.out_of_memory(id, heads, index, now)
             }
             Err(DeviceFailure::Lost(reason)) => {
@@ -427,7 +423,8 @@ impl Dispatcher {
         device.successes += 1;
         if device.limit < device.site.workers && device.successes >= RECOVERY_WINDOWS {
             (device.limit, device.successes) = (device.limit + 1, 0);
-            self.steps.push((Some(index), Step::MoreInFlight { windows: device.limit }));
+            let windows = device.limit;
+            self.note(Some(index), "more_in_flight", json!({ "windows": windows }));
         }
         let Some(window) = self.windows.get_mut(&id) else { return PieceOutcome::Open };
         window.done += heads;

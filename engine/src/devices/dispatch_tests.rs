@@ -178,8 +178,8 @@ fn simulate(world: &World) -> History {
                 }
             }
         };
-        for (_, step) in dispatcher.take_steps() {
-            *history.steps.entry(step.name()).or_default() += 1;
+        for step in dispatcher.take_steps() {
+            *history.steps.entry(step.name).or_default() += 1;
         }
         let next_end = running.peek().map(|Reverse((at, _))| *at);
         let next_event = events.last().map(|(at, _)| *at);

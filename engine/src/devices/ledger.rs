@@ -5,8 +5,9 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use crate::base::parallel::lock;
 use crate::base::text::bytes;
 
 /// Memory of a device at one moment, in bytes.
@@ -19,10 +20,7 @@ pub struct Memory {
 
 /// Source of a device's memory readings: NVML, a fixed limit, a simulation.
 pub trait MemorySource: Send + Sync {
-    /// Reads the memory.
-    ///
-    /// # Errors
-    /// The device does not respond.
+    /// Reads the memory. Fails if the device does not respond.
     fn read(&self) -> Result<Memory, String>;
 
     /// Bytes that this process holds: resident data, windows in progress and cached buffers.
@@ -36,7 +34,6 @@ pub trait MemorySource: Send + Sync {
     }
 }
 
-/// Account of one device's memory.
 pub struct Ledger {
     source: Box<dyn MemorySource>,
     headroom: u64,
@@ -65,12 +62,19 @@ pub struct MemoryState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReservationRefusal {
     NotEnough(NotEnough),
-    /// The device does not respond.
     Unreadable(String),
 }
 
+impl MemoryState {
+    /// Returns the numbers for a reservation of `wanted` bytes that does not fit.
+    pub fn not_enough(&self, wanted: u64) -> NotEnough {
+        let Self { reserved, free, headroom, .. } = *self;
+        NotEnough { wanted, reserved, free, headroom }
+    }
+}
+
 /// Numbers of a reservation that does not fit, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NotEnough {
     pub wanted: u64,
     pub reserved: u64,
@@ -94,7 +98,6 @@ impl fmt::Display for NotEnough {
 }
 
 impl Ledger {
-    /// Returns an account over `source` that never uses `headroom` bytes.
     pub fn new(source: Box<dyn MemorySource>, headroom: u64) -> Arc<Self> {
         Self::open(source, headroom, false)
     }
@@ -110,12 +113,8 @@ impl Ledger {
         Arc::new(Self { source, headroom, oversized_allowed, reserved, peak_reserved })
     }
 
-    /// Reads the memory.
-    ///
-    /// # Errors
-    /// The device does not respond.
     pub fn memory_state(&self) -> Result<MemoryState, String> {
-        self.compute_state(*self.reserved.lock().unwrap_or_else(PoisonError::into_inner))
+        self.compute_state(*lock(&self.reserved))
     }
 
     fn compute_state(&self, reserved: u64) -> Result<MemoryState, String> {
@@ -132,9 +131,6 @@ impl Ledger {
     }
 
     /// Maximum that could be reserved in addition to `resident` bytes if no other process used the device.
-    ///
-    /// # Errors
-    /// The device does not respond.
     pub fn ceiling(&self, resident: u64) -> Result<u64, String> {
         if self.oversized_allowed {
             return Ok(u64::MAX);
@@ -148,20 +144,11 @@ impl Ledger {
     }
 
     /// Reserves bytes until the reservation is dropped.
-    ///
-    /// # Errors
-    /// They do not fit, or the device does not respond.
     pub fn reserve(self: &Arc<Self>, wanted: u64) -> Result<Reservation, ReservationRefusal> {
-        let mut reserved = self.reserved.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reserved = lock(&self.reserved);
         let state = self.compute_state(*reserved).map_err(ReservationRefusal::Unreadable)?;
         if !self.fits(&state, wanted) {
-            let MemoryState { reserved, free, headroom, .. } = state;
-            return Err(ReservationRefusal::NotEnough(NotEnough {
-                wanted,
-                reserved,
-                free,
-                headroom,
-            }));
+            return Err(ReservationRefusal::NotEnough(state.not_enough(wanted)));
         }
         *reserved += wanted;
         self.peak_reserved.fetch_max(*reserved, Ordering::Relaxed);
@@ -198,7 +185,7 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        *self.ledger.reserved.lock().unwrap_or_else(PoisonError::into_inner) -= self.bytes;
+        *lock(&self.ledger.reserved) -= self.bytes;
     }
 }
 

@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::storage::{files, regular};
 
-/// Reservation of one run on one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceClaim {
     pub pid: u32,

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use longsift_kernels::HeadSums;
@@ -20,7 +20,9 @@ use super::dispatch::Dispatcher;
 use super::dispatch::terms::{DeviceProperties, Next, Piece, PieceOutcome, Policy, WindowBytes};
 use super::ledger::Reservation;
 use super::steps::Step;
+use crate::base::diagnostic::Blame;
 use crate::base::error::panic_message;
+use crate::base::parallel::lock;
 
 /// Work that devices do on jobs `J` with results `R`.
 pub trait Work<J, R>: Sync {
@@ -85,7 +87,6 @@ impl Work<WindowTokens, HeadSums> for FirstLayer {
     }
 }
 
-/// Work that a device has done so far.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeviceUsage {
     /// Windows, or pieces of windows, that succeeded.
@@ -96,22 +97,15 @@ pub struct DeviceUsage {
     pub busy: Duration,
 }
 
-/// Message to the owner of the jobs.
 #[derive(Debug)]
 pub enum SchedulerMessage<J = WindowTokens, R = HeadSums> {
     Window {
         id: u64,
         result: Result<(Arc<J>, R), RowError>,
     },
-    /// The scheduler took a step, on a device or on all of them.
-    Step {
-        device: Option<usize>,
-        step: Step,
-    },
-    /// No device is left; the remaining windows were not measured.
-    NoDeviceLeft(String),
-    /// A thread of a device panicked: a bug.
-    Bug(String),
+    Step(Step),
+    /// No device is left ([`Blame::Machine`]), or a thread of a device panicked: the remaining windows are not measured.
+    Failed(Blame, String),
 }
 
 /// Scheduler: takes jobs, by default windows of layer 0, and returns their results, by default sums of heads.
@@ -158,7 +152,6 @@ impl<'a, J: Send + Sync, R: Send> Scheduler<'a, J, R> {
         Self::run_all(std::slice::from_ref(&scheduler), || work(&scheduler))
     }
 
-    /// Runs `work` while the threads of these schedulers do theirs.
     pub fn run_all<T>(schedulers: &[Self], work: impl FnOnce() -> T) -> T {
         std::thread::scope(|scope| {
             for scheduler in schedulers {
@@ -206,9 +199,8 @@ impl<'a, J: Send + Sync, R: Send> Scheduler<'a, J, R> {
         }
     }
 
-    /// Queues a job and returns its id.
     pub fn submit(&self, job: J) -> u64 {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let id = state.next_id;
         state.next_id += 1;
         let (tokens, units) = self.work_on.size(&job);
@@ -220,7 +212,7 @@ impl<'a, J: Send + Sync, R: Send> Scheduler<'a, J, R> {
 
     /// Waits for the next message; `None` after `time` without one.
     pub fn wait(&self, time: Duration) -> Option<SchedulerMessage<J, R>> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if state.messages.is_empty() {
             let waited = self.has_messages.wait_timeout(state, time);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -230,29 +222,29 @@ impl<'a, J: Send + Sync, R: Send> Scheduler<'a, J, R> {
 
     /// Cancels queued windows; running ones continue.
     pub fn withdraw(&self) {
-        self.lock().dispatcher.withdraw();
+        lock(&self.state).dispatcher.withdraw();
     }
 
     /// Whether windows are running or messages are pending.
     pub fn is_busy(&self) -> bool {
-        let state = self.lock();
+        let state = lock(&self.state);
         state.dispatcher.in_flight().any(|pieces| pieces > 0) || !state.messages.is_empty()
     }
 
     pub fn in_flight(&self) -> Vec<usize> {
-        self.lock().dispatcher.in_flight().collect()
+        lock(&self.state).dispatcher.in_flight().collect()
     }
 
     /// Reason for retiring each device; `None` if it is active.
     pub fn retired(&self) -> Vec<Option<String>> {
-        let state = self.lock();
+        let state = lock(&self.state);
         let reason = |device| state.dispatcher.retired(device).map(str::to_owned);
         (0..self.devices.len()).map(reason).collect()
     }
 
     /// Work that each device has done so far, then the time in which at least one was busy.
     pub fn work(&self) -> Vec<DeviceUsage> {
-        let (state, now) = (self.lock(), Instant::now());
+        let (state, now) = (lock(&self.state), Instant::now());
         let mut work = state.work.clone();
         for (work, (pieces, since)) in work.iter_mut().zip(&state.busy) {
             if *pieces > 0 {
@@ -262,22 +254,16 @@ impl<'a, J: Send + Sync, R: Send> Scheduler<'a, J, R> {
         work
     }
 
-    /// Time in which at least one device was busy.
     pub fn busy(&self) -> Duration {
         self.work().pop().map_or(Duration::ZERO, |total| total.busy)
     }
 
-    fn lock(&self) -> MutexGuard<'_, SchedulerState<J, R>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Main loop of one device thread.
     fn serve(&self, device: usize) {
         while let Some(task) = self.next_task(device) {
             match task {
                 Task::Load(reservation) => {
                     let result = self.guarded(|| self.work_on.load(&self.devices[device]));
-                    let mut state = self.lock();
+                    let mut state = lock(&self.state);
                     state.dispatcher.loaded(device, reservation, result, self.started.elapsed());
                     self.dispatch_work(&mut state);
                 }
@@ -285,7 +271,7 @@ impl<'a, J: Send + Sync, R: Send> Scheduler<'a, J, R> {
                     let units = piece.key_heads.clone();
                     let on = &self.devices[device];
                     let result = self.guarded(|| self.work_on.measure(on, &job, units));
-                    let mut state = self.lock();
+                    let mut state = lock(&self.state);
                     state.ended(piece, result, self.work_on, self.started.elapsed());
                     self.dispatch_work(&mut state);
                 }
@@ -300,13 +286,14 @@ impl<'a, J: Send + Sync, R: Send> Scheduler<'a, J, R> {
     ) -> Result<T, DeviceFailure> {
         catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
             let message = panic_message(panic.as_ref()).to_owned();
-            self.lock().messages.push_back(SchedulerMessage::Bug(message.clone()));
+            let failed = SchedulerMessage::Failed(Blame::Bug, message.clone());
+            lock(&self.state).messages.push_back(failed);
             Err(DeviceFailure::Failed(format!("panicked: {message}")))
         })
     }
 
     fn next_task(&self, device: usize) -> Option<Task<J>> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         loop {
             if state.closing {
                 return None;
@@ -347,7 +334,7 @@ impl<'a, J: Send + Sync, R: Send> Scheduler<'a, J, R> {
                 Next::NoDeviceLeft(why) => {
                     if !std::mem::replace(&mut state.dead, true) {
                         state.take_steps();
-                        state.messages.push_back(SchedulerMessage::NoDeviceLeft(why));
+                        state.messages.push_back(SchedulerMessage::Failed(Blame::Machine, why));
                     }
                     state.check_at = None;
                     break;
@@ -421,10 +408,7 @@ impl<J, R> SchedulerState<J, R> {
     }
 
     fn take_steps(&mut self) {
-        let steps = self.dispatcher.take_steps();
-        self.messages.extend(
-            steps.into_iter().map(|(device, step)| SchedulerMessage::Step { device, step }),
-        );
+        self.messages.extend(self.dispatcher.take_steps().into_iter().map(SchedulerMessage::Step));
     }
 }
 
@@ -433,7 +417,7 @@ struct CloseGuard<'a, 'b, J: Send + Sync, R: Send>(&'a [Scheduler<'b, J, R>]);
 impl<J: Send + Sync, R: Send> Drop for CloseGuard<'_, '_, J, R> {
     fn drop(&mut self) {
         for scheduler in self.0 {
-            scheduler.lock().closing = true;
+            lock(&scheduler.state).closing = true;
             scheduler.work.notify_all();
         }
     }

@@ -26,6 +26,8 @@ use longsift_stages::contract::compute::{Compute, DeviceFailure, ForwardPass, Fo
 use longsift_stages::first_layer_attention::{FirstLayer, WindowTokens};
 use longsift_stages::model::AttentionSpec;
 use rustix::process::{Signal, getpid, kill_process};
+use serde::Deserialize;
+use serde_json::Map;
 
 use super::ledger::{Memory, MemorySource};
 use super::nvml::NvmlGpu;
@@ -33,14 +35,15 @@ use super::nvml::NvmlGpu;
 /// Rows per block of a GPU kernel: sums are kept per block until they are added in order.
 const BLOCK_ROWS: u64 = 128;
 
-/// Environment variable that describes simulated devices.
 pub const VARIABLE: &str = "LONGSIFT_SIMULATED_DEVICES";
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Description {
     /// Total memory; ignored if `gpu` is set.
+    #[serde(skip)]
     pub total: u64,
-    /// GPU whose memory it has.
+    #[serde(skip)]
     pub gpu: Option<NvmlGpu>,
     neighbour: u64,
     neighbour_after: u64,
@@ -53,9 +56,6 @@ pub struct Description {
 }
 
 /// Parses a value of [`VARIABLE`]; `gpus` is called for `nvml`.
-///
-/// # Errors
-/// An entry is invalid.
 pub fn describe(
     value: &str,
     gpus: impl FnOnce() -> Result<Vec<NvmlGpu>, String>,
@@ -72,24 +72,14 @@ pub fn describe(
         let (count, total) =
             parts.next().and_then(|size| size.split_once('x')).ok_or_else(wrong)?;
         let count: usize = count.parse().map_err(|_| wrong())?;
-        let mut device =
-            Description { total: bytes(total).ok_or_else(wrong)?, ..Description::default() };
+        let total = bytes(total).ok_or_else(wrong)?;
+        let mut options = Map::new();
         for option in parts {
             let (name, value) = option.split_once('=').ok_or_else(wrong)?;
-            let value = bytes(value).ok_or_else(wrong)?;
-            match name {
-                "neighbour" => device.neighbour = value,
-                "neighbour_after" => device.neighbour_after = value,
-                "out_of_memory" => device.out_of_memory = value,
-                "failed" => device.failed = value,
-                "lost" => device.lost = value,
-                "killed" => device.killed = value,
-                "leak" => device.leak = value,
-                "milliseconds" => device.milliseconds = value,
-                _ => return Err(wrong()),
-            }
+            options.insert(name.to_owned(), bytes(value).ok_or_else(wrong)?.into());
         }
-        devices.extend(std::iter::repeat_n(device, count));
+        let options: Description = serde_json::from_value(options.into()).map_err(|_| wrong())?;
+        devices.extend(std::iter::repeat_n(Description { total, ..options }, count));
     }
     Ok(devices)
 }
@@ -107,7 +97,6 @@ fn bytes(text: &str) -> Option<u64> {
 pub struct SimulatedMemory {
     description: Description,
     held: AtomicU64,
-    /// Bytes of the table.
     resident: AtomicU64,
     /// Pieces begun so far.
     pieces: AtomicU64,
@@ -187,7 +176,6 @@ impl SimulatedDevice {
         Arc::clone(&self.memory)
     }
 
-    /// Runs a piece that takes `bytes` bytes.
     fn piece<T>(&self, bytes: u64, work: impl FnOnce() -> T) -> Result<T, DeviceFailure> {
         self.fault(self.memory.pieces.fetch_add(1, SeqCst) + 1)?;
         self.memory.take(bytes)?;

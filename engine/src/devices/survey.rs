@@ -1,32 +1,27 @@
 //! `longsift devices`: lists devices, their use, and the reservations of running longsift processes.
 
-use std::fmt::{self, Write};
+use std::fmt;
 
 use serde::Serialize;
+use serde_json::Value;
 
-use super::nvml::NvmlGpu;
-use super::presence::{DeviceClaim, claims};
-use super::visible::visible_gpus;
+use super::nvml::{NvmlGpu, visible_gpus};
+use super::presence::claims;
 use crate::base::machine::{self, free_memory_bytes};
 use crate::base::text::{bytes, table};
 
-/// Devices of this machine at one moment.
 #[derive(Clone, Debug, Serialize)]
 pub struct Survey {
-    /// Time, UTC.
     pub time: String,
     /// GPUs in the order of `cuda:0`, `cuda:1`, …, then the processor.
     pub devices: Vec<DeviceSurvey>,
-    /// Reason for the absence of GPUs.
     pub no_gpu: Option<String>,
 }
 
 /// A device at one moment. Sizes in bytes; `None` if unknown.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct DeviceSurvey {
-    /// `cuda:0`, `cpu`.
     pub device: String,
-    /// Model name.
     pub name: String,
     pub uuid: Option<String>,
     pub total_bytes: Option<u64>,
@@ -39,63 +34,55 @@ pub struct DeviceSurvey {
     pub reserved_bytes: u64,
     /// Windows that they are measuring.
     pub in_flight: usize,
-    /// Recent utilisation in per cent.
     pub utilisation_percent: Option<u32>,
 }
 
 impl Survey {
     /// Surveys the devices. `headroom_fraction`: share of a GPU's memory that is never used.
     pub fn now(headroom_fraction: f64) -> Self {
-        let claims = claims();
-        let (mut devices, no_gpu) = match visible_gpus() {
+        let (gpus, no_gpu) = match visible_gpus() {
             Ok(gpus) if gpus.is_empty() => {
-                (Vec::new(), Some("`CUDA_VISIBLE_DEVICES` hides every GPU".to_owned()))
+                (gpus, Some("`CUDA_VISIBLE_DEVICES` hides every GPU".to_owned()))
             }
-            Ok(gpus) => {
-                let gpu = |(number, gpu)| surveyed_gpu(number, gpu, headroom_fraction, &claims);
-                (gpus.into_iter().enumerate().map(gpu).collect(), None)
-            }
+            Ok(gpus) => (gpus, None),
             Err(why) => (Vec::new(), Some(why)),
         };
-        devices.push(surveyed_cpu(&claims));
+        let gpu = |(number, gpu)| surveyed_gpu(number, gpu, headroom_fraction);
+        let gpus = gpus.into_iter().enumerate().map(gpu);
+        let mut devices: Vec<DeviceSurvey> = gpus.chain([surveyed_cpu()]).collect();
+        for claim in claims() {
+            for device in &mut devices {
+                if *device.uuid.as_ref().unwrap_or(&device.device) == claim.device {
+                    device.reserved_bytes += claim.reserved_bytes;
+                    device.in_flight += claim.in_flight;
+                }
+            }
+        }
         Self { time: crate::base::clock::now_utc(), devices, no_gpu }
     }
 
     pub fn csv(&self) -> String {
-        let mut text = String::new();
-        for device in &self.devices {
-            let number = |number: Option<u64>| number.map_or(String::new(), |n| n.to_string());
-            let quoted = format!("\"{}\"", device.name.replace('"', "\"\""));
-            let _ = writeln!(
-                text,
-                "{},{},{quoted},{},{},{},{},{},{},{},{}",
-                self.time,
-                device.device,
-                device.uuid.as_deref().unwrap_or_default(),
-                number(device.total_bytes),
-                number(device.used_bytes),
-                number(device.free_bytes),
-                device.headroom_bytes,
-                device.reserved_bytes,
-                device.in_flight,
-                number(device.utilisation_percent.map(u64::from))
-            );
-        }
-        text
+        let cell = |(name, value): (&String, &Value)| match value {
+            Value::Null => String::new(),
+            Value::String(text) if name == "name" => format!("\"{}\"", text.replace('"', "\"\"")),
+            Value::String(text) => text.clone(),
+            number => number.to_string(),
+        };
+        let line = |device: &DeviceSurvey| {
+            let fields = serde_json::to_value(device).expect("plain data");
+            let cells = fields.as_object().into_iter().flatten().map(cell);
+            [self.time.clone()].into_iter().chain(cells).collect::<Vec<_>>().join(",") + "\n"
+        };
+        self.devices.iter().map(line).collect()
     }
 }
 
+/// Names of the time and of the fields of [`DeviceSurvey`].
 pub const CSV_HEADER: &str = "time,device,name,uuid,total_bytes,used_bytes,free_bytes,headroom_bytes,reserved_bytes,in_flight,utilisation_percent\n";
 
-fn surveyed_gpu(
-    number: usize,
-    gpu: NvmlGpu,
-    headroom_fraction: f64,
-    claims: &[DeviceClaim],
-) -> DeviceSurvey {
+fn surveyed_gpu(number: usize, gpu: NvmlGpu, headroom_fraction: f64) -> DeviceSurvey {
     let memory = gpu.memory().ok();
     let total = memory.map(|memory| memory.total);
-    let (reserved_bytes, in_flight) = claimed(claims, gpu.uuid);
     DeviceSurvey {
         device: format!("cuda:{number}"),
         name: gpu.name.to_owned(),
@@ -104,28 +91,22 @@ fn surveyed_gpu(
         used_bytes: memory.map(|memory| memory.used),
         free_bytes: memory.map(|memory| memory.total.saturating_sub(memory.used)),
         headroom_bytes: total.map_or(0, |total| (total as f64 * headroom_fraction) as u64),
-        reserved_bytes,
-        in_flight,
         utilisation_percent: gpu.utilisation(),
+        ..DeviceSurvey::default()
     }
 }
 
 /// Surveys the processor. It has no headroom of its own: `memory_limit_bytes` limits its use.
-fn surveyed_cpu(claims: &[DeviceClaim]) -> DeviceSurvey {
+fn surveyed_cpu() -> DeviceSurvey {
     let total = machine::system_bytes("/proc/meminfo", "MemTotal:");
     let free = free_memory_bytes();
-    let (reserved_bytes, in_flight) = claimed(claims, "cpu");
     DeviceSurvey {
         device: "cpu".to_owned(),
         name: processor().unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
-        uuid: None,
         total_bytes: total,
         used_bytes: total.zip(free).map(|(total, free)| total.saturating_sub(free)),
         free_bytes: free,
-        headroom_bytes: 0,
-        reserved_bytes,
-        in_flight,
-        utilisation_percent: None,
+        ..DeviceSurvey::default()
     }
 }
 
@@ -133,13 +114,6 @@ fn surveyed_cpu(claims: &[DeviceClaim]) -> DeviceSurvey {
 pub(crate) fn processor() -> Option<String> {
     let name = machine::system_line("/proc/cpuinfo", "model name")?;
     Some(name.trim_start_matches([' ', '\t', ':']).to_owned())
-}
-
-fn claimed(claims: &[DeviceClaim], device: &str) -> (u64, usize) {
-    let ours = claims.iter().filter(|claim| claim.device == device);
-    ours.fold((0, 0), |(bytes, pieces), claim| {
-        (bytes + claim.reserved_bytes, pieces + claim.in_flight)
-    })
 }
 
 impl fmt::Display for Survey {

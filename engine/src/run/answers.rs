@@ -92,7 +92,6 @@ impl Run<'_> {
     }
 }
 
-/// Copies the counts of the output into a summary.
 pub(super) fn note_kept(summary: &mut Summary, outcomes: &Outcomes) {
     summary.rows_kept = outcomes.rows_kept;
     summary.kept = outcomes.kept;

@@ -89,13 +89,9 @@ impl Run<'_> {
         };
         let selects = matches!(options.phase, Phase::Select | Phase::Write);
         let recorded = before.as_ref().and_then(|lock| Kernels::recorded(&lock.identity));
-        let weights = match &self.plan.attention {
-            Some(attention) => {
-                let model = before.as_ref().and_then(|lock| lock.model.clone());
-                Some(self.weights_digest(attention, model)?)
-            }
-            None => None,
-        };
+        let model = before.as_ref().and_then(|lock| lock.model.clone());
+        let attention = self.plan.attention.as_ref();
+        let weights = attention.map(|of| self.weights_digest(of, model)).transpose()?;
         let known = before.as_ref().map(|lock| lock.whole_models.clone()).unwrap_or_default();
         let mut whole_models = self.progress.timed("model files", || {
             whole_model_digests(&self.plan.whole_models, &known, self.stop)

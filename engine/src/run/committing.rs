@@ -243,13 +243,10 @@ impl Run<'_> {
     }
 
     /// Records an increment whose input was completely filtered by earlier runs: a manifest without data, and the calibration,
-    /// both required by the next increment. Does nothing without `input.since`, or if an earlier run has written data.
+    /// both required by the next increment. Does nothing if an earlier run has written data.
     pub(super) fn record_empty_increment(&mut self) -> Result<()> {
         let (plan, directory) = (self.plan, self.directory);
         let Some(calibration) = &plan.spec.score().calibration else { return Ok(()) };
-        if plan.input_before.is_empty() {
-            return Ok(());
-        }
         if let Some(before) = Manifest::read(directory)? {
             // An earlier run was killed before its last step.
             let is_open = before.data.is_empty() && !directory.is_finished()?;
@@ -271,7 +268,6 @@ impl Run<'_> {
     }
 }
 
-/// Builds the manifest of a selection that is about to be committed.
 fn manifest(
     plan: &Plan,
     lock: &PipelineLock,

@@ -65,11 +65,7 @@ pub fn finished(
     directory.read_json(&directory.summary())
 }
 
-/// Returns the work that the run directory has already done for a plan.
-///
-/// # Errors
-/// The output has foreign files, no file of the input can be opened, a record cannot be read, or the calibration was made with
-/// other settings, as far as these are known without reading a model.
+/// Returns the work that the run directory has already done for a plan, and checks what is known without reading a model.
 pub fn done(plan: &Plan) -> Result<CompletedWork> {
     let directory = match &plan.options.scores_from {
         Some(path) => RunDirectory::open(path)?,
@@ -135,10 +131,8 @@ pub(super) fn data_files(directory: &RunDirectory, fresh: bool) -> Result<Vec<Pa
     Ok(Manifest::read(directory)?.map_or(Vec::new(), |manifest| manifest.data))
 }
 
-/// Returns the file name of the dataset card: `README.md`, unless a user has edited that file; `None` without a card.
-///
-/// # Errors
-/// The file would replace one that longsift did not write.
+/// Returns the file name of the dataset card: `README.md`, unless a user has edited that file; `None` without a card. Fails if
+/// the file would replace one that longsift did not write.
 pub(super) fn card_name(plan: &Plan) -> Result<Option<&'static str>> {
     if !plan.spec.pipeline.output.card {
         return Ok(None);
@@ -187,12 +181,10 @@ pub(super) fn refuse_edited_card(directory: &RunDirectory, manifest: &Manifest) 
     Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into())
 }
 
-/// Returns the origin of a file of the output; `None` if it is missing.
 pub(super) fn card_origin(directory: &RunDirectory, name: &str) -> Result<Option<CardOrigin>> {
     Ok(directory.output_text(name)?.map(|text| CardOrigin::from_text(&text)))
 }
 
-/// Refuses an input without a readable file.
 pub(super) fn refuse_unreadable_input(plan: &Plan) -> Result<()> {
     let files = plan.dataset.bad_files.len();
     if !plan.units.is_empty() || files == 0 {

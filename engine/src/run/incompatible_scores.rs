@@ -27,13 +27,10 @@ pub(super) fn incompatible_scores(
     }
     let path = scores.lock_file();
     let Some(before) = PipelineLock::read(&path)? else {
-        return match &plan.options.scores_from {
-            Some(_) => Ok(Some(
-                Diagnostic::error(Blame::Pipeline, format!("lock `{}` not found", path.display()))
-                    .hint("`--scores-from` takes the run directory of another run"),
-            )),
-            None => Ok(None),
-        };
+        let message = format!("lock `{}` not found", path.display());
+        let missing = Diagnostic::error(Blame::Pipeline, message)
+            .hint("`--scores-from` takes the run directory of another run");
+        return Ok(plan.options.scores_from.is_some().then_some(missing));
     };
     let missing = now.measures.keys().filter(|name| !before.identity.measures.contains_key(*name));
     let missing: Vec<String> = missing.map(|name| format!("`{name}`")).collect();
@@ -49,14 +46,12 @@ pub(super) fn incompatible_scores(
         None => line,
     };
     let windows: Vec<String> = windows.map(in_words).collect();
-    let measures = now.changed_measures(&before.identity);
-    let measures = measures.into_iter().filter(|(name, _)| !remeasure.contains(name));
-    let measures: Vec<(String, Vec<String>)> = measures.collect();
-    let measure_lines = |(name, lines): &(String, Vec<String>)| {
-        lines.iter().map(|line| format!("{name}: {line}")).collect::<Vec<_>>()
-    };
-    let lines = measures.iter().flat_map(measure_lines);
-    let different: Vec<String> = windows.iter().cloned().chain(lines).collect();
+    let mut measures = now.changed_measures(&before.identity);
+    measures.retain(|(name, _)| !remeasure.contains(name));
+    let mut different = windows.clone();
+    for (name, lines) in &measures {
+        different.extend(lines.iter().map(|line| format!("{name}: {line}")));
+    }
     if different.is_empty() || (plan.options.scores_from.is_none() && !scores.has_units()?) {
         return Ok(None);
     }
@@ -88,7 +83,6 @@ pub(super) fn incompatible_scores(
     })))
 }
 
-/// Finds a recorded kernel that was removed from longsift, and its replacement.
 fn removed_kernel(measures: &[(String, Vec<String>)]) -> Option<(&str, Kernel)> {
     measures.iter().flat_map(|(_, lines)| lines).find_map(|line| {
         let (_, recorded) = parse_kernels(line)?;

@@ -70,7 +70,6 @@ impl Run<'_> {
         self.measure(valid, wanted, exclusive)
     }
 
-    /// Scores the units without a record, with the plan's devices if a measure needs them.
     fn measure(
         &mut self,
         valid: Vec<Option<UnitRecord>>,

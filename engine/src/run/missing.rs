@@ -11,7 +11,6 @@ use crate::plan::{Plan, shard};
 use crate::run_directory::facts::Fingerprints;
 use crate::run_directory::units::{self, UnitRecord};
 
-/// Maximum units and shards that a message names.
 const MAX_LISTED: usize = 20;
 
 /// Refuses a selection while work units lack scores or statistics: names the first ones and their shards, and lists all in
@@ -56,15 +55,13 @@ pub(super) fn refuse_missing(
             plan.directory.root.display()
         ),
     );
-    for (measure, windows) in windows {
-        let windows = text::count(windows);
-        problem = problem.note(format!("`{measure}` is missing for up to {windows} windows"));
-    }
-    for &index in missing.iter().take(MAX_LISTED) {
-        let unit = &plan.units[index];
+    problem = problem.notes(windows.into_iter().map(|(measure, windows)| {
+        format!("`{measure}` is missing for up to {} windows", text::count(windows))
+    }));
+    problem = problem.notes(missing.iter().take(MAX_LISTED).map(|&index| {
         let shard = shard(index).map_or(String::new(), |shard| format!(", shard {shard}"));
-        problem = problem.note(format!("{}{shard}", unit.described_rows()));
-    }
+        format!("{}{shard}", plan.units[index].described_rows())
+    }));
     if missing.len() > MAX_LISTED {
         problem = problem.note(format!("the complete list is in `{}`", list.display()));
     }

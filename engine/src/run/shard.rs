@@ -67,7 +67,6 @@ impl Run<'_> {
         lock.write(&path)
     }
 
-    /// Checks that the other shards use the same score settings.
     fn check_shared_lock(&self, lock: &PipelineLock) -> Result<()> {
         let Some(now) = PipelineLock::read(&self.directory.lock_file())? else { return Ok(()) };
         let different = lock.identity.differences_of_scores(&now.identity);

@@ -25,7 +25,6 @@ use crate::run_directory::units::UnitRecord;
 pub struct ScoreTotals {
     /// One record per unit, in the order of the plan.
     pub records: Vec<UnitRecord>,
-    /// Sum of the counts of all units.
     pub counts: Counts,
     /// Windows measured by this run.
     pub windows_scored: u64,
@@ -33,7 +32,6 @@ pub struct ScoreTotals {
     pub windows_reused: u64,
     /// Units measured and committed by this process.
     pub units_scored: u64,
-    /// Units that already had a record.
     pub units_reused: u64,
     /// Units that another process committed first, including units that this process was measuring.
     pub units_by_others: u64,
@@ -57,7 +55,6 @@ impl ScoreTotals {
         self.windows_reused += counts.windows.saturating_sub(windows_scored);
     }
 
-    /// Adds the counts of a unit that already had a record.
     pub(super) fn reuse(&mut self, counts: &Counts) {
         self.units_reused += 1;
         self.add(counts, 0);
@@ -69,14 +66,11 @@ pub(super) struct ScoredUnit {
     pub(super) record: UnitRecord,
     /// Windows measured by this process, whether or not its record is the valid one.
     pub(super) windows_measured: u64,
-    /// Whether another process committed the record.
     pub(super) by_another: bool,
 }
 
-/// Active devices of a plan.
 #[derive(Clone, Copy)]
 pub struct OnDevices<'a> {
-    /// Model and measures that use attention.
     pub attention: &'a Attention,
     pub scheduler: &'a Scheduler<'a>,
     pub watch: &'a Watch<'a>,
@@ -95,14 +89,12 @@ pub struct ScoreContext<'a> {
     pub wanted: &'a Fingerprints,
     /// Groups of the pipeline's calibration; `None` without a calibration or without groups.
     pub calibrated: Option<&'a CalibratedGroups>,
-    /// Whether this process has exclusive access to the run directory.
     pub exclusive: bool,
     pub progress: &'a Progress,
     pub stop: &'a Stop,
 }
 
 impl ScoreContext<'_> {
-    /// Appends an event to those of the run directory.
     pub(super) fn append_event(&self, event: &str, facts: Value) -> Result<()> {
         let append = if self.exclusive { events::append } else { events::append_shared };
         append(&self.plan.directory, event, facts)

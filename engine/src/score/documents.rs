@@ -12,9 +12,8 @@ use longsift_stages::Reads;
 use longsift_stages::contract::{Column, Kind, Measure, StatisticValues, Value};
 
 use super::context::ScoreContext;
-use super::journal::{Header, Journal, StatisticsKey};
+use super::journal::{Header, Journal, RetainedMeasure, StatisticsKey};
 use super::programs::{Question, QuestionContent};
-use super::retained::RetainedMeasure;
 use crate::base::error::Result;
 use crate::dataset::documents::{Document, DocumentContent};
 use crate::dataset::units::WorkUnit;
@@ -46,7 +45,6 @@ impl From<Document> for JudgedDocument {
     }
 }
 
-/// Runs the programs that read documents on those of a unit.
 pub(super) struct Judge<'a> {
     context: &'a ScoreContext<'a>,
     programs: Vec<&'a Program>,
@@ -136,7 +134,6 @@ impl<'a> Judge<'a> {
         Ok(judged)
     }
 
-    /// Syncs the answers to disk.
     pub(super) fn finish(&mut self) -> Result<()> {
         let Some(kept) = &mut self.kept else { return Ok(()) };
         if kept.is_own { kept.journal.sync() } else { Ok(files::remove_file(&kept.journal.path)?) }

@@ -18,12 +18,12 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use longsift_stages::contract::StatisticValues;
+use longsift_stages::contract::{Column, StatisticValues};
 use serde::{Deserialize, Serialize};
 
-use super::retained::RetainedMeasure;
 use crate::base::clock;
 use crate::base::error::Result;
+use crate::run_directory::facts::MeasuredBy;
 use crate::run_directory::scores::MeasureColumns;
 use crate::storage::marked::{self, Mark};
 use crate::storage::{error, files};
@@ -64,6 +64,37 @@ impl Header {
             next_record(&bytes).and_then(|(header, _)| serde_json::from_slice(header).ok());
         let header: Option<Self> = header.filter(|header: &Self| header.windows == windows);
         Ok(header.map_or(Vec::new(), |header| [header.measures, header.retained].concat()))
+    }
+}
+
+/// Measure whose statistics stay in a unit even if the plan no longer has the measure.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RetainedMeasure {
+    /// Name in the pipeline that measured it.
+    pub measure: String,
+    pub by: MeasuredBy,
+    /// Columns as declared in a score file, without rules.
+    pub(super) columns: Vec<Column>,
+}
+
+impl RetainedMeasure {
+    /// Returns a measure that lacks some statistics.
+    pub fn unfinished(columns: MeasureColumns, fingerprint: String) -> Self {
+        let MeasureColumns { measure, columns } = columns;
+        let by = MeasuredBy { fingerprint, incomplete: true, ..MeasuredBy::default() };
+        let declared = |Column { name, kind, unit, doc, .. }: Column| Column {
+            kind,
+            ..Column::number(name, unit, doc)
+        };
+        Self { measure, by, columns: columns.into_iter().map(declared).collect() }
+    }
+
+    fn is_same_measure(&self, other: &Self) -> bool {
+        self.measure == other.measure && self.by.fingerprint == other.by.fingerprint
+    }
+
+    pub fn columns(&self) -> MeasureColumns {
+        MeasureColumns { measure: self.measure.clone(), columns: self.columns.clone() }
     }
 }
 
@@ -157,12 +188,10 @@ impl Journal {
     }
 }
 
-/// Refuses to replace a file that is no journal.
 pub fn check_own(path: &Path) -> Result<()> {
     marked::check(path, Mark::Contains("{\"windows\":\""))
 }
 
-/// Whether another process is writing to the journal of a unit.
 pub fn is_claimed(path: &Path) -> Result<bool> {
     if files::size(path)?.is_none() {
         return Ok(false);
@@ -201,9 +230,7 @@ fn decode(payload: &[u8]) -> Option<(StatisticsKey, &[u8])> {
 struct Replayed {
     /// Statistics of measures of the current header, by their index there.
     finished: HashMap<StatisticsKey, StatisticValues>,
-    /// Bytes of the intact records.
     whole: usize,
-    /// Whether the header equals the current one.
     same: bool,
 }
 
@@ -251,7 +278,7 @@ fn next_record(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 
 #[cfg(test)]
 mod tests {
-    use longsift_stages::contract::{Column, Kind, Value};
+    use longsift_stages::contract::{Kind, Value};
 
     use super::*;
 

@@ -4,26 +4,21 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
-use std::sync::Arc;
 use std::time::Instant;
 
-use longsift_kernels::HeadSums;
 use longsift_stages::contract::{Evidence, Measure, RowError, StatisticValues, Value, Window};
-use longsift_stages::first_layer_attention::WindowTokens;
 use longsift_stages::tokenize::windows::TokenWindow;
 use rayon::prelude::*;
 
 use super::context::{OnDevices, ScoreContext};
 use super::journal::{Journal, NOT_MEASURED, StatisticsKey, WindowKey};
-use super::passes::{STOP_INTERVAL, device_panicked, no_device};
+use super::passes::{Measured, STOP_INTERVAL, devices_failed, statistics};
 use super::prepare::{CutDocument, Preparation, Prepared};
-use super::programs::{Answer, Question, QuestionContent};
+use super::programs::{Question, QuestionContent};
 use crate::base::error::Result;
 use crate::devices::scheduler::SchedulerMessage;
 use crate::plan::cascade::PrecedingGuard;
 use crate::plan::sampling;
-
-pub(crate) type Measured = std::result::Result<StatisticValues, RowError>;
 
 pub(super) struct Measuring<'a> {
     context: &'a ScoreContext<'a>,
@@ -37,7 +32,6 @@ pub(super) struct Measuring<'a> {
     /// Windows submitted to the scheduler, by its ids.
     submitted: BTreeMap<u64, StatisticsKey>,
     next_id: u64,
-    /// Windows of the active batches.
     windows: HashMap<WindowKey, OpenWindow>,
     /// Windows whose last missing statistics were computed by this run.
     pub(super) measured: Vec<WindowKey>,
@@ -51,12 +45,10 @@ struct OpenWindow {
     /// By measure of the plan, whether a guard before it skips the window. Statistics of a run with other guards may exist
     /// nevertheless.
     skipped: Vec<bool>,
-    /// Whether this run computed any of the statistics.
     new: bool,
 }
 
 impl OpenWindow {
-    /// Whether a measure of the plan has not finished.
     fn lacks(&self, measure_index: u16) -> bool {
         self.values[usize::from(measure_index)].is_none()
     }
@@ -90,10 +82,10 @@ impl<'a> Measuring<'a> {
     /// Starts measuring the windows of a batch: runs the measures that attention waits for, submits windows to the devices, and
     /// runs the other measures while the devices work. Returns the scheduler's ids of the submitted windows.
     pub(super) fn submit(&mut self, documents: &[Prepared]) -> Result<Range<u64>> {
-        let (first, cascade) = (self.next_id, &self.context.plan.cascade);
-        for (key, _, window) in windows_to_measure(documents) {
+        let (first, plan) = (self.next_id, self.context.plan);
+        for (key, cut, window) in windows_to_measure(documents) {
             let mut finished = |measure_index| self.finished.remove(&(key, measure_index));
-            let planned = self.context.plan.measures.indices();
+            let planned = plan.measures.indices();
             let mut values: Vec<_> = planned.map(|index| finished(index).map(Ok)).collect();
             let skipped = vec![false; values.len()];
             for (measure_index, lost) in self.retained.clone().zip(&mut self.lost) {
@@ -101,21 +93,24 @@ impl<'a> Measuring<'a> {
                 *lost |= finished.is_none();
                 values.push(Some(Ok(finished.unwrap_or(NOT_MEASURED))));
             }
-            let tokens =
-                window.token_end - window.token_start + u64::from(self.context.plan.bos.count);
+            let tokens = window.token_end - window.token_start + u64::from(plan.bos.count);
             self.windows.insert(key, OpenWindow { tokens, values, skipped, new: false });
+            for (measure_index, values) in &cut.answers {
+                if self.windows[&key].lacks(*measure_index) {
+                    self.record_result((key, *measure_index), Ok(values.clone()))?;
+                }
+            }
         }
-        self.store_answers(documents)?;
-        cascade.first.iter().try_for_each(|round| self.measure_here(documents, round))?;
-        let measures: Vec<_> = self.context.plan.measures().collect();
-        for (measure_index, _) in measures.iter().filter(|(_, of)| of.needs().attention().is_some())
-        {
-            self.skip_rejected(documents, *measure_index);
+        plan.cascade.first.iter().try_for_each(|round| self.measure_here(documents, round))?;
+        for (measure_index, measure) in plan.measures() {
+            if measure.needs().attention().is_some() {
+                self.skip_rejected(documents, measure_index);
+            }
         }
         for (key, cut, window) in windows_to_measure(documents) {
             self.submit_attention(key, cut, window)?;
         }
-        cascade.rest.iter().try_for_each(|round| self.measure_here(documents, round))?;
+        plan.cascade.rest.iter().try_for_each(|round| self.measure_here(documents, round))?;
         Ok(first..self.next_id)
     }
 
@@ -154,14 +149,22 @@ impl<'a> Measuring<'a> {
         Ok(())
     }
 
-    /// Skips a measure for windows of a batch that a guard before it rejects. Windows skipped here are skipped by dependent
-    /// measures as well.
+    /// Skips a measure for windows of a batch that are outside its sample, or that a guard before it rejects. Windows that a
+    /// guard rejects are skipped by dependent measures as well.
     ///
     /// Statistics computed with other guards are kept if this process has exclusive access. Otherwise they are discarded,
     /// because several processes must produce the same parts.
     fn skip_rejected(&mut self, documents: &[Prepared], measure_index: u16) {
-        self.skip_unsampled(documents, measure_index);
-        let cascade = &self.context.plan.cascade;
+        let (plan, cascade) = (self.context.plan, &self.context.plan.cascade);
+        let sample = plan.measure(measure_index).sample();
+        for (document, cut) in to_measure(documents).filter(|_| sample.is_some()) {
+            for window in &cut.windows {
+                if !sampling::contains(sample, &document.id, window.index) {
+                    let key = (document.row, window.index);
+                    self.store_result((key, measure_index), Ok(NOT_MEASURED));
+                }
+            }
+        }
         if cascade.before(measure_index).is_empty() {
             return;
         }
@@ -192,36 +195,6 @@ impl<'a> Measuring<'a> {
             values.0.get(guard.column).and_then(Value::finite)
         };
         measured.map(|values| value(values).unwrap_or(f64::NAN)).collect()
-    }
-
-    /// Skips a measure for windows of a batch outside its sample.
-    fn skip_unsampled(&mut self, documents: &[Prepared], measure_index: u16) {
-        let sample = self.context.plan.measure(measure_index).sample();
-        if sample.is_none() {
-            return;
-        }
-        for (document, cut) in to_measure(documents) {
-            for window in &cut.windows {
-                if !sampling::contains(sample, &document.id, window.index) {
-                    self.store_result(
-                        ((document.row, window.index), measure_index),
-                        Ok(NOT_MEASURED),
-                    );
-                }
-            }
-        }
-    }
-
-    /// Assigns to all windows of a document the statistics that programs returned for the document.
-    fn store_answers(&mut self, documents: &[Prepared]) -> Result<()> {
-        for (key, cut, _) in windows_to_measure(documents) {
-            for (measure_index, values) in &cut.answers {
-                if self.windows[&key].lacks(*measure_index) {
-                    self.record_result((key, *measure_index), Ok(values.clone()))?;
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Runs measures of a batch that need no device: on the thread pool, then external programs and whole models.
@@ -273,7 +246,6 @@ impl<'a> Measuring<'a> {
         })
     }
 
-    /// Queries the program of a measure for the windows of a batch that have no statistics of it.
     fn query_program(
         &mut self,
         documents: &[Prepared],
@@ -297,15 +269,13 @@ impl<'a> Measuring<'a> {
             programs.query(program, &questions, &mut |answer| {
                 let Some((index, answer)) = answer else { return self.poll() };
                 let Question { row, window, .. } = questions[index];
-                self.record_result(
-                    ((row, window), measure_index),
-                    statistics_from_answer(measure, answer),
-                )
+                let values = answer
+                    .and_then(|reply| statistics(measure, &[], Evidence::Answers(reply.values)));
+                self.record_result(((row, window), measure_index), values)
             })
         })
     }
 
-    /// Runs a whole model on the windows of a batch that lack its statistics.
     fn run_whole_model(
         &mut self,
         documents: &[Prepared],
@@ -329,7 +299,6 @@ impl<'a> Measuring<'a> {
         })
     }
 
-    /// Windows of a batch that have no statistics of a measure.
     fn missing<'d>(
         &self,
         documents: &'d [Prepared],
@@ -387,22 +356,21 @@ impl<'a> Measuring<'a> {
             SchedulerMessage::Window { id, result } => {
                 let Some(key) = self.submitted.remove(&id) else { return Ok(()) };
                 let measure = self.context.plan.measure(key.1);
-                self.record_result(key, statistics_from_attention(measure, result))
+                let values = result.and_then(|(window, sums)| {
+                    statistics(measure, &window.ids, Evidence::Attention(sums))
+                });
+                self.record_result(key, values)
             }
-            SchedulerMessage::Step { device, step } => match self.context.devices {
-                Some(OnDevices { watch, .. }) => watch.step(device, &step),
+            SchedulerMessage::Step(step) => match self.context.devices {
+                Some(OnDevices { watch, .. }) => watch.step(step),
                 None => Ok(()),
             },
-            SchedulerMessage::NoDeviceLeft(why) => Err(no_device(&why)),
-            SchedulerMessage::Bug(panic) => Err(device_panicked(&panic)),
+            SchedulerMessage::Failed(blame, why) => Err(devices_failed(blame, &why)),
         }
     }
 
     /// Removes a window of a finished batch and returns its statistics by measure (those of the plan, then the retained ones)
-    /// and, by measure of the plan, whether a guard before it skips the window.
-    ///
-    /// # Errors
-    /// A measure failed: its index and the reason.
+    /// and, by measure of the plan, whether a guard before it skips the window; or a measure that failed, and the reason.
     pub(super) fn take_window(
         &mut self,
         window: WindowKey,
@@ -422,29 +390,13 @@ impl<'a> Measuring<'a> {
             while scheduler.is_busy() {
                 match scheduler.wait(STOP_INTERVAL) {
                     // The run already ends for another reason.
-                    None | Some(SchedulerMessage::NoDeviceLeft(_) | SchedulerMessage::Bug(_)) => {}
+                    None | Some(SchedulerMessage::Failed(..)) => {}
                     Some(message) => self.receive(message)?,
                 }
             }
         }
         self.journal.sync()
     }
-}
-
-/// Computes the statistics of a window from attention sums of a device.
-pub(crate) fn statistics_from_attention(
-    measure: &dyn Measure,
-    result: std::result::Result<(Arc<WindowTokens>, HeadSums), RowError>,
-) -> Measured {
-    let (window, sums) = result?;
-    let evidence = [Evidence::Attention(sums)];
-    measure.statistics(&Window { ids: &window.ids, evidence: &evidence, ..Window::default() })
-}
-
-/// Computes the statistics of a window from the answer of a program.
-pub(crate) fn statistics_from_answer(measure: &dyn Measure, answer: Answer) -> Measured {
-    let evidence = [Evidence::Answers(answer?.values)];
-    measure.statistics(&Window { evidence: &evidence, ..Window::default() })
 }
 
 type BatchWindow<'d> = (WindowKey, &'d CutDocument, &'d TokenWindow);
@@ -455,7 +407,6 @@ fn windows_to_measure(documents: &[Prepared]) -> impl Iterator<Item = BatchWindo
     })
 }
 
-/// Documents of a batch that have windows to measure.
 fn to_measure(documents: &[Prepared]) -> impl Iterator<Item = (&Prepared, &CutDocument)> {
     documents.iter().filter_map(|document| match &document.outcome {
         Preparation::Measure(cut) => Some((document, cut)),

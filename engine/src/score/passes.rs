@@ -22,7 +22,6 @@ use crate::devices::dispatch::terms::{Policy, Unit, WindowBytes};
 use crate::devices::scheduler::{Scheduler, SchedulerMessage, Work};
 use crate::plan::whole_models::WholeModelPlan;
 
-/// Interval of checks for a stop signal while windows are measured.
 pub(crate) const STOP_INTERVAL: Duration = Duration::from_millis(100);
 /// Minimum tokens of a piece of a group: with fewer, a pass mostly reads weights.
 const MIN_PIECE_TOKENS: u64 = 1 << 11;
@@ -32,9 +31,9 @@ pub(crate) type Group = Vec<Vec<u32>>;
 
 pub(crate) type PassScheduler<'a> = Scheduler<'a, Group, ForwardResult>;
 
-type PassResult = std::result::Result<StatisticValues, RowError>;
+/// Statistics of a window, or the reason why it has none.
+pub(crate) type Measured = std::result::Result<StatisticValues, RowError>;
 
-/// Whole model of a plan as work for devices.
 pub(crate) struct Passes<'a> {
     whole: &'a WholeModelPlan,
     stop: &'a Stop,
@@ -49,36 +48,45 @@ impl<'a> Passes<'a> {
 
     /// Returns a scheduler whose threads do not run yet.
     pub(super) fn scheduler(&'a self) -> PassScheduler<'a> {
-        Scheduler::new(&self.whole.devices.list, self, self.policy())
-    }
-
-    fn policy(&self) -> Policy {
         let tokens = self.whole.window_tokens.max(1);
-        Policy {
+        let policy = Policy {
             by: ShardBy::Windows,
             memory_wait: self.whole.memory_wait,
             key_heads_at_once: None,
             min_piece_cost: tokens * tokens * (MIN_PIECE_TOKENS / tokens).max(1),
             unit: Unit::Window,
-        }
+        };
+        Scheduler::new(&self.whole.devices.list, self, policy)
     }
 
     /// Groups consecutive windows: each group has at most as many tokens as the full windows that share a read.
     fn groups(&self, windows: &[&[u32]]) -> Vec<Range<usize>> {
-        let max = self.whole.windows_at_once * self.whole.window_tokens;
-        let mut groups = Vec::new();
-        let (mut first, mut tokens) = (0, 0);
-        for (index, ids) in windows.iter().enumerate() {
-            let own = ids.len() as u64;
-            if index > first && tokens + own > max {
-                groups.push(first..index);
-                (first, tokens) = (index, 0);
-            }
-            tokens += own;
-        }
-        groups.push(first..windows.len());
-        groups
+        let max_tokens = self.whole.windows_at_once * self.whole.window_tokens;
+        consecutive(windows.iter().map(|ids| ids.len() as u64), usize::MAX, max_tokens)
     }
+}
+
+/// Groups consecutive items, given their sizes: by at most `max_items`, and unless a single one is larger, by `max_size`.
+pub(super) fn consecutive(
+    sizes: impl Iterator<Item = u64>,
+    max_items: usize,
+    max_size: u64,
+) -> Vec<Range<usize>> {
+    let mut groups: Vec<Range<usize>> = Vec::new();
+    let mut size = 0;
+    for (index, own) in sizes.enumerate() {
+        match groups.last_mut() {
+            Some(group) if group.len() < max_items && size + own <= max_size => {
+                group.end += 1;
+                size += own;
+            }
+            _ => {
+                groups.push(index..index + 1);
+                size = own;
+            }
+        }
+    }
+    groups
 }
 
 impl Work<Group, ForwardResult> for Passes<'_> {
@@ -122,7 +130,6 @@ impl Work<Group, ForwardResult> for Passes<'_> {
     }
 }
 
-/// Running scheduler of a whole model.
 #[derive(Clone, Copy)]
 pub(crate) struct ModelOnDevices<'a> {
     pub(crate) measure_index: u16,
@@ -135,14 +142,11 @@ pub(crate) struct ModelOnDevices<'a> {
 impl ModelOnDevices<'_> {
     /// Computes the statistics of windows. Calls `on_result` with the index and result of each window, in the order of
     /// windows within a group, and with `None` at intervals.
-    ///
-    /// # Errors
-    /// A tensor of weights cannot be used, no device is left, or `on_result` failed.
     pub(crate) fn run(
         &self,
         measure: &dyn Measure,
         windows: &[&[u32]],
-        on_result: &mut dyn FnMut(Option<(usize, PassResult)>) -> Result<()>,
+        on_result: &mut dyn FnMut(Option<(usize, Measured)>) -> Result<()>,
     ) -> Result<()> {
         self.run_groups(measure, windows, on_result).inspect_err(|_| {
             self.passes.abandoned.store(true, Ordering::Relaxed);
@@ -154,7 +158,7 @@ impl ModelOnDevices<'_> {
         &self,
         measure: &dyn Measure,
         windows: &[&[u32]],
-        on_result: &mut dyn FnMut(Option<(usize, PassResult)>) -> Result<()>,
+        on_result: &mut dyn FnMut(Option<(usize, Measured)>) -> Result<()>,
     ) -> Result<()> {
         let mut known = Vec::new();
         for (index, ids) in windows.iter().enumerate() {
@@ -169,7 +173,7 @@ impl ModelOnDevices<'_> {
         let submit = |places: &[usize]| {
             self.scheduler.submit(places.iter().map(|index| windows[*index].to_vec()).collect())
         };
-        for group in self.passes.groups(&ids).into_iter().filter(|group| !group.is_empty()) {
+        for group in self.passes.groups(&ids) {
             open.insert(submit(&known[group.clone()]), &known[group]);
         }
         while !open.is_empty() {
@@ -181,7 +185,8 @@ impl ModelOnDevices<'_> {
                             for (index, made) in
                                 places.iter().zip(finished(made, self.passes.stop)?)
                             {
-                                let result = statistics(measure, windows[*index], made);
+                                let evidence = Evidence::Forward(made);
+                                let result = statistics(measure, windows[*index], evidence);
                                 on_result(Some((*index, result)))?;
                             }
                         }
@@ -196,13 +201,12 @@ impl ModelOnDevices<'_> {
                         }
                     }
                 }
-                Some(SchedulerMessage::Step { device, step }) => {
-                    if let Some(watch) = self.watch {
-                        watch.step(device, &step)?;
-                    }
+                Some(SchedulerMessage::Step(step)) => {
+                    self.watch.map_or(Ok(()), |watch| watch.step(step))?;
                 }
-                Some(SchedulerMessage::NoDeviceLeft(why)) => return Err(no_device(&why)),
-                Some(SchedulerMessage::Bug(panic)) => return Err(device_panicked(&panic)),
+                Some(SchedulerMessage::Failed(blame, why)) => {
+                    return Err(devices_failed(blame, &why));
+                }
                 None => {}
             }
             on_result(None)?;
@@ -211,14 +215,14 @@ impl ModelOnDevices<'_> {
     }
 }
 
-pub(crate) fn no_device(why: &str) -> Failure {
+/// Returns the error of a [`SchedulerMessage::Failed`].
+pub(crate) fn devices_failed(blame: Blame, why: &str) -> Failure {
+    if blame == Blame::Bug {
+        return Diagnostic::error(blame, format!("a device's thread panicked: {why}")).into();
+    }
     let message = format!("no device is left to measure windows on: {why}");
     let hint = "results so far are kept; check the devices and run the same command to resume";
-    Diagnostic::error(Blame::Machine, message).hint(hint).into()
-}
-
-pub(crate) fn device_panicked(panic: &str) -> Failure {
-    Diagnostic::error(Blame::Bug, format!("a device's thread panicked: {panic}")).into()
+    Diagnostic::error(blame, message).hint(hint).into()
 }
 
 /// Returns the error of a text with a token that the model does not know. `of`: name of the text after that of the token.
@@ -231,20 +235,12 @@ pub(super) fn out_of_vocabulary(ids: &[u32], of: &str, vocabulary: u64) -> Optio
     Some(RowError { code: "token_out_of_range", message })
 }
 
-/// Computes the statistics of a measure from the output of a whole model.
-pub(crate) fn statistics(
-    measure: &dyn Measure,
-    ids: &[u32],
-    made: ForwardStatistics,
-) -> PassResult {
-    let evidence = [Evidence::Forward(made)];
-    measure.statistics(&Window { ids, evidence: &evidence, ..Window::default() })
+/// Computes the statistics of a window from `evidence`.
+pub(crate) fn statistics(measure: &dyn Measure, ids: &[u32], evidence: Evidence) -> Measured {
+    measure.statistics(&Window { ids, evidence: &[evidence], ..Window::default() })
 }
 
 /// Runs one window through a whole model on the first device.
-///
-/// # Errors
-/// The device fails, a tensor of weights cannot be used, or a signal stopped the run.
 pub(crate) fn forward(
     whole: &WholeModelPlan,
     ids: &[u32],
@@ -261,7 +257,6 @@ pub(crate) fn forward(
     Ok(Ok(finished(made, stop)?.remove(0)))
 }
 
-/// Returns the results of a pass that was not abandoned.
 fn finished(made: ForwardResult, stop: &Stop) -> Result<Vec<ForwardStatistics>> {
     let made = made.map_err(|why| Failure::from(Diagnostic::from(why)))?;
     if made.is_none() {

@@ -18,7 +18,6 @@ use crate::plan::encoded::tokenize;
 use crate::plan::options::Bos;
 use crate::run_directory::quarantine::BadRow;
 
-/// Document, tokenized and cut.
 #[derive(Debug)]
 pub struct Prepared {
     pub row: u64,
@@ -29,9 +28,7 @@ pub struct Prepared {
 
 #[derive(Debug)]
 pub enum Preparation {
-    /// The document cannot be scored.
     Quarantine(BadRow),
-    /// The document has no windows to score.
     Drop {
         /// Short, stable name of the reason.
         reason: Arc<str>,
@@ -54,12 +51,10 @@ pub struct CutDocument {
     pub ends: Option<EncodedText>,
     /// Length of the text in bytes; 0 for pre-tokenized documents.
     pub text_bytes: usize,
-    /// Text, if a measure needs it.
     pub text: Option<DocumentText>,
     pub windows: Vec<TokenWindow>,
     /// Windows that are too short for a measure.
     pub windows_too_short: u64,
-    /// Hash of the text or the tokens.
     pub content_hash: String,
     /// Statistics that programs returned for the document, with the index of their measure.
     pub answers: Vec<(u16, StatisticValues)>,
@@ -90,10 +85,15 @@ impl CutDocument {
 }
 
 /// Tokenizes and cuts a batch of documents in parallel; results are in the order of the documents.
-pub fn prepare(plan: &Plan, file: &str, documents: Vec<JudgedDocument>) -> Vec<Prepared> {
+pub fn prepare(
+    plan: &Plan,
+    file: &str,
+    documents: Vec<impl Into<JudgedDocument> + Send>,
+) -> Vec<Prepared> {
     documents
         .into_par_iter()
-        .map(|JudgedDocument { document, verdict }| {
+        .map(|document| {
+            let JudgedDocument { document, verdict } = document.into();
             let row = document.row;
             let id = document.id.clone().unwrap_or_else(|| id_of_row(file, row));
             let location = format!("{file}, row {row}");

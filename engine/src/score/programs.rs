@@ -10,14 +10,17 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Mutex, PoisonError};
 
 use longsift_stages::contract::RowError;
+use rustix::io::Errno;
 
+use super::passes::consecutive;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
+use crate::base::parallel::lock;
 use crate::base::stop::Stop;
 use crate::base::text::quoted;
 use crate::plan::Plan;
@@ -28,20 +31,18 @@ use child::{Child, Failed};
 pub(crate) use stream::{Question, QuestionContent, Reply};
 
 /// Maximum bytes of content per batch; a single question may exceed it.
-const BATCH_BYTES: usize = 64 << 20;
+const BATCH_BYTES: u64 = 64 << 20;
 
 pub(crate) type Answer = std::result::Result<Reply, RowError>;
 
 /// Programs of a plan, started at the first question and kept until the end.
 pub(crate) struct Programs<'a> {
     stop: &'a Stop,
-    /// By stage.
     copies: HashMap<&'a str, Copies>,
     /// Whether threads that wait for answers should return, because the run ends for another reason.
     is_abandoned: AtomicBool,
 }
 
-/// Idle processes of one program.
 struct Copies {
     idle: Mutex<Vec<Child>>,
     /// Stamps of the files that answers depend on, when their digests were those in the identity of the statistics.
@@ -51,10 +52,7 @@ struct Copies {
 }
 
 impl<'a> Programs<'a> {
-    /// `digests`: digests of the files that answers depend on, by stage ([`Program::digests`]).
-    ///
-    /// # Errors
-    /// A file has changed since, or cannot be read.
+    /// `digests`: digests of the files that answers depend on, by stage ([`Program::digests`]). Fails if a file has changed since.
     pub(crate) fn new(
         plan: &'a Plan,
         digests: &BTreeMap<String, BTreeMap<String, String>>,
@@ -80,9 +78,6 @@ impl<'a> Programs<'a> {
 
     /// Queries a program. Calls `on_answer` for each answer with the index of its question, in any order, and with `None` at
     /// intervals without an answer.
-    ///
-    /// # Errors
-    /// The program does not start or breaks the protocol, a signal stopped the run, or `on_answer` fails.
     pub(crate) fn query(
         &self,
         program: &Program,
@@ -116,19 +111,15 @@ impl<'a> Programs<'a> {
         })
     }
 
-    /// Makes waiting threads return, because the run fails.
     pub(crate) fn abandon(&self) {
         self.is_abandoned.store(true, Ordering::Relaxed);
     }
 
-    /// Ends all programs.
-    ///
-    /// # Errors
-    /// A program wrote output after its last answer, or was edited during the run.
+    /// Ends all programs. Fails if one wrote output after its last answer, or was edited during the run.
     pub(crate) fn finish(&self, plan: &Plan) -> Result<()> {
         for program in &plan.programs {
             self.check_unedited(program)?;
-            let idle = std::mem::take(&mut *self.copies(program).lock());
+            let idle = std::mem::take(&mut *lock(&self.copies(program).idle));
             for child in idle {
                 child.end(&|| self.stop.check()).map_err(|failed| failure(program, failed))?;
             }
@@ -136,10 +127,8 @@ impl<'a> Programs<'a> {
         Ok(())
     }
 
-    /// Checks that a program was not edited, before answers are recorded under the digests of its files.
-    ///
-    /// # Errors
-    /// A file has changed, even if the change was undone.
+    /// Checks that a program was not edited, before answers are recorded under the digests of its files. Fails even if the
+    /// change was undone.
     pub(super) fn check_unedited(&self, program: &Program) -> Result<()> {
         let stamps = &self.copies(program).stamps;
         match program.files.iter().zip(stamps).find(|((_, path), then)| stamp(path) != **then) {
@@ -167,32 +156,13 @@ fn edited_while_used(program: &Program, file: &str) -> Diagnostic {
     ))
 }
 
-impl Copies {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Child>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// Splits the questions into batches, evenly over all processes of the program.
 fn batches(program: &Program, questions: &[Question<'_>]) -> Vec<Range<usize>> {
     let even = questions.len().div_ceil(program.settings.processes as usize);
     let max = even.clamp(1, program.settings.batch_windows as usize);
-    let (mut batches, mut start, mut bytes) = (Vec::new(), 0, 0);
-    for (index, question) in questions.iter().enumerate() {
-        let own = question.bytes();
-        if index > start && (index - start == max || bytes + own > BATCH_BYTES) {
-            batches.push(start..index);
-            (start, bytes) = (index, 0);
-        }
-        bytes += own;
-    }
-    if start < questions.len() {
-        batches.push(start..questions.len());
-    }
-    batches
+    consecutive(questions.iter().map(|question| question.bytes() as u64), max, BATCH_BYTES)
 }
 
-/// Queries one process of a program, batch by batch.
 struct BatchRunner<'a> {
     programs: &'a Programs<'a>,
     program: &'a Program,
@@ -209,7 +179,7 @@ impl BatchRunner<'_> {
         sender: &Sender<Result<(usize, Answer)>>,
     ) {
         let copies = self.programs.copies(self.program);
-        let mut child = copies.lock().pop();
+        let mut child = lock(&copies.idle).pop();
         while let Some(batch) = batches.get(next.fetch_add(1, Ordering::Relaxed)) {
             let answers = self.isolate(&mut child, &self.questions[batch.clone()], true);
             let sent = match answers {
@@ -225,7 +195,7 @@ impl BatchRunner<'_> {
                 break;
             }
         }
-        copies.lock().extend(child);
+        lock(&copies.idle).extend(child);
     }
 
     /// Queries a batch; if it fails, queries its halves.
@@ -293,7 +263,9 @@ impl BatchRunner<'_> {
         let mut child = Child::start(self.program).map_err(|error| {
             let own =
                 [ErrorKind::NotFound, ErrorKind::PermissionDenied, ErrorKind::ExecutableFileBusy];
-            let is_own = own.contains(&error.kind()) || error.raw_os_error() == Some(ENOEXEC);
+            // A file that is not executable code.
+            let is_own =
+                own.contains(&error.kind()) || Errno::from_io_error(&error) == Some(Errno::NOEXEC);
             let blame = if is_own { Blame::Pipeline } else { Blame::Machine };
             refuse(blame, format!("does not start: {error}"))
         })?;
@@ -307,11 +279,10 @@ impl BatchRunner<'_> {
                 copies.has_answered.store(true, Ordering::Relaxed);
                 Ok(child)
             }
-            Err(Failed::Ended(how)) if has_answered => {
-                Err(refuse(Blame::Machine, format!("does not start again: it {how}")))
-            }
             Err(Failed::Ended(how)) => {
-                Err(refuse(Blame::Pipeline, format!("does not start: it {how}")))
+                let (blame, again) =
+                    if has_answered { (Blame::Machine, " again") } else { (Blame::Pipeline, "") };
+                Err(refuse(blame, format!("does not start{again}: it {how}")))
             }
             Err(failed) => Err(failed),
         }
@@ -328,10 +299,6 @@ impl BatchRunner<'_> {
     }
 }
 
-/// Error code for a file that is not executable code.
-const ENOEXEC: i32 = 8;
-
-/// Error that ends the run.
 fn failure(program: &Program, failed: Failed) -> Failure {
     let name = quoted(&program.settings.name);
     match failed {

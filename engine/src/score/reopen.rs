@@ -6,14 +6,13 @@ use std::path::{Path, PathBuf};
 
 use longsift_stages::contract::{StatisticValues, Value};
 
-use super::journal::{Header, Journal, NOT_MEASURED, StatisticsKey};
-use super::retained::{self, RetainedMeasure};
+use super::journal::{Header, Journal, NOT_MEASURED, RetainedMeasure, StatisticsKey};
 use crate::base::error::Result;
 use crate::dataset::units::WorkUnit;
 use crate::plan::Plan;
-use crate::run_directory::facts::Fingerprints;
+use crate::run_directory::facts::{Fingerprints, MeasuredBy};
 use crate::run_directory::layout::RunDirectory;
-use crate::run_directory::scores;
+use crate::run_directory::scores::{self, MeasureColumns};
 use crate::run_directory::units::{self, UnitRecord};
 use crate::storage::files;
 
@@ -45,7 +44,7 @@ pub(super) fn open_journal(
     let retained = match retained {
         Some(more) => {
             let known = Header::measures_at(&path, &windows)?;
-            retained::without_conflicts(more.into_iter().chain(known), &plan.measures.columns)
+            without_conflicts(more.into_iter().chain(known), &plan.measures.columns)
         }
         None => Vec::new(),
     };
@@ -122,7 +121,7 @@ fn reopen(
     // A damaged score file is measured again.
     let is_whole = record.scores.is_unchanged(&directory.root)?;
     let retained = match (exclusive, is_whole) {
-        (true, true) => Some(retained::from_record(&path, record, &plan.measures.columns)?),
+        (true, true) => Some(retained_measures(&path, record, &plan.measures.columns)?),
         (true, false) => Some(Vec::new()),
         (false, _) => None,
     };
@@ -179,4 +178,50 @@ fn copy_statistics(
         }
     })?;
     journal.sync()
+}
+
+/// Returns the measures of a record that are not among `planned`, with their columns in the record's part `path`. A measure
+/// that quarantined rows is incomplete: it lacks the statistics of those rows.
+fn retained_measures(
+    path: &Path,
+    record: &UnitRecord,
+    planned: &[MeasureColumns],
+) -> Result<Vec<RetainedMeasure>> {
+    let is_planned = |name: &str| planned.iter().any(|measure| measure.measure == name);
+    if record.measures.keys().all(|name| is_planned(name)) {
+        return Ok(Vec::new());
+    }
+    let retained =
+        scores::measures(path)?.into_iter().filter_map(|MeasureColumns { measure, columns }| {
+            let by = record.measures.get(&measure)?.clone();
+            let by = MeasuredBy {
+                incomplete: by.incomplete || by.quarantined > 0,
+                quarantined: 0,
+                ..by
+            };
+            Some(RetainedMeasure { measure, by, columns })
+        });
+    Ok(without_conflicts(retained, planned))
+}
+
+/// Drops duplicates and all measures whose name or columns collide with those of a planned measure.
+fn without_conflicts(
+    retained: impl IntoIterator<Item = RetainedMeasure>,
+    planned: &[MeasureColumns],
+) -> Vec<RetainedMeasure> {
+    let mut taken: Vec<String> = Vec::new();
+    for MeasureColumns { measure, columns } in planned {
+        taken.push(measure.clone());
+        taken.extend(columns.iter().map(|column| column.name.clone().into_owned()));
+    }
+    let mut left = Vec::new();
+    for measure in retained {
+        let names = measure.columns.iter().map(|column| column.name.clone().into_owned());
+        let names: Vec<String> = names.chain([measure.measure.clone()]).collect();
+        if names.iter().all(|name| !taken.contains(name)) {
+            taken.extend(names);
+            left.push(measure);
+        }
+    }
+    left
 }

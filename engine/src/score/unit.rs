@@ -11,11 +11,11 @@ use longsift_stages::contract::RowError;
 
 use super::context::{ScoreContext, ScoredUnit};
 use super::documents::Judge;
+use super::journal::RetainedMeasure;
 use super::measuring::Measuring;
 use super::passes::STOP_INTERVAL;
 use super::prepare::{CutDocument, Preparation, Prepared, prepare};
 use super::reopen::{self, OpenJournal};
-use super::retained::RetainedMeasure;
 use crate::base::counts::{Counts, count};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
@@ -49,10 +49,7 @@ pub(super) enum FromReader {
     End(LostRowGroups),
 }
 
-/// Reads and tokenizes all usable row groups of a unit.
-///
-/// # Errors
-/// The unit cannot be read, or the receiver has stopped.
+/// Reads and tokenizes all usable row groups of a unit. Fails if the receiver has stopped.
 pub(super) fn read_unit(
     context: &ScoreContext<'_>,
     unit: &WorkUnit,
@@ -192,7 +189,6 @@ fn record_of_another(context: &ScoreContext<'_>, unit: &WorkUnit) -> Result<Opti
     units::usable_record(context.directory, &context.plan.dataset, unit, serves)
 }
 
-/// A unit while it is being scored.
 struct OpenUnit<'a> {
     context: &'a ScoreContext<'a>,
     unit: &'a WorkUnit,
@@ -203,12 +199,9 @@ struct OpenUnit<'a> {
     counts: Counts,
     /// Columns of the plan's measures, then of the retained ones.
     measures: Vec<MeasureColumns>,
-    /// Measures that the plan does not have.
     retained: Vec<RetainedMeasure>,
-    /// Windows skipped by a guard, by measure of the plan.
-    not_measured: Vec<u64>,
-    /// Windows outside the sample, by measure of the plan.
-    not_sampled: Vec<u64>,
+    /// Counts of windows without statistics, by measure of the plan.
+    measured_by: Vec<MeasuredBy>,
     measuring: Measuring<'a>,
 }
 
@@ -219,9 +212,11 @@ impl<'a> OpenUnit<'a> {
         opened: OpenJournal,
     ) -> Result<Self> {
         let OpenJournal { journal, finished, retained } = opened;
-        let planned = context.plan.measures.columns.iter().cloned();
-        let measures: Vec<MeasureColumns> =
-            planned.chain(retained.iter().map(RetainedMeasure::columns)).collect();
+        let planned = context.plan.measures.columns.iter();
+        let measured_by =
+            planned.clone().map(|columns| context.wanted.measures[&columns.measure].clone());
+        let retained_columns = retained.iter().map(RetainedMeasure::columns);
+        let measures: Vec<MeasureColumns> = planned.cloned().chain(retained_columns).collect();
         let wanted = context.wanted.measures.iter().map(|(name, of)| (name, &of.fingerprint));
         let more = retained.iter().map(|of| (&of.measure, &of.by.fingerprint));
         let metadata = scores::metadata(&context.wanted.windows, wanted.chain(more));
@@ -242,8 +237,7 @@ impl<'a> OpenUnit<'a> {
             dropped,
             bad,
             counts,
-            not_measured: vec![0; context.plan.measures.columns.len()],
-            not_sampled: vec![0; context.plan.measures.columns.len()],
+            measured_by: measured_by.collect(),
             measuring: Measuring::new(context, journal, retained.len(), finished),
             measures,
             retained,
@@ -307,7 +301,6 @@ impl<'a> OpenUnit<'a> {
         Ok(())
     }
 
-    /// Adds the rows of a document whose windows are all measured.
     fn document(
         &mut self,
         row: u64,
@@ -339,10 +332,10 @@ impl<'a> OpenUnit<'a> {
         let samples: Vec<_> =
             self.context.plan.measures().map(|(_, measure)| measure.sample()).collect();
         for (window, (values, skipped)) in cut.windows.iter().zip(all) {
-            for (measure_index, (sample, skipped)) in samples.iter().zip(skipped).enumerate() {
+            for ((sample, skipped), by) in samples.iter().zip(skipped).zip(&mut self.measured_by) {
                 let holds = sampling::contains(*sample, id, window.index);
-                self.not_sampled[measure_index] += u64::from(!holds);
-                self.not_measured[measure_index] += u64::from(holds && skipped);
+                by.not_sampled += u64::from(!holds);
+                by.not_measured += u64::from(holds && skipped);
             }
             let bytes = cut.bytes_of(window);
             let tokens_scored =
@@ -401,15 +394,12 @@ impl<'a> OpenUnit<'a> {
         )?;
         let quarantine =
             quarantine::write(context.directory, &context.plan.dataset, unit, &bad, lost)?;
-        let measured_by = |(measure_index, columns): (usize, &MeasureColumns)| {
-            let name = &columns.measure;
-            let quarantined = bad.iter().filter(|bad| bad.stage == *name).count() as u64;
-            let not_measured = self.not_measured[measure_index];
-            let not_sampled = self.not_sampled[measure_index];
-            let by = context.wanted.measures[name].clone();
-            (name.clone(), MeasuredBy { not_measured, not_sampled, quarantined, ..by })
+        let measured_by = |(MeasureColumns { measure, .. }, by): (&MeasureColumns, MeasuredBy)| {
+            let quarantined = bad.iter().filter(|bad| bad.stage == *measure).count() as u64;
+            (measure.clone(), MeasuredBy { quarantined, ..by })
         };
-        let measures = context.plan.measures.columns.iter().enumerate().map(measured_by);
+        let planned = context.plan.measures.columns.iter();
+        let measures = planned.zip(self.measured_by).map(measured_by);
         let retained =
             self.retained.into_iter().zip(&self.measuring.lost).map(|(retained, lost)| {
                 let RetainedMeasure { measure, by, .. } = retained;

@@ -1,12 +1,13 @@
 //! Monitors devices during a run: steps of the scheduler, memory over time, memory leaks.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::base::error::Result;
+use crate::base::parallel::lock;
 use crate::base::progress::Progress;
 use crate::base::text::bytes;
 use crate::devices::device::Device;
@@ -29,7 +30,6 @@ const MIN_REPORTED_GROWTH: f64 = 0.05;
 /// Bytes that an idle device may hold in addition to the table: buffers kept for the next window.
 const IDLE_SLACK: u64 = 64 << 20;
 
-/// Monitor of the devices of a run.
 pub struct Watch<'a> {
     directory: &'a RunDirectory,
     progress: &'a Progress,
@@ -50,7 +50,6 @@ struct Notes {
 }
 
 impl<'a> Watch<'a> {
-    /// Returns a monitor of `devices` that writes events to `directory`.
     pub fn new(directory: &'a RunDirectory, progress: &'a Progress, devices: &'a [Device]) -> Self {
         let notes = Notes {
             reported_others: vec![None; devices.len()],
@@ -61,41 +60,33 @@ impl<'a> Watch<'a> {
         Self { directory, progress, devices, notes: Mutex::new(notes) }
     }
 
-    fn notes(&self) -> MutexGuard<'_, Notes> {
-        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Counts a step of the scheduler, writes an event and logs it.
-    pub fn step(&self, device: Option<usize>, step: &Step) -> Result<()> {
-        let name = step.name();
-        let device = device.map(|device| self.devices[device].compute.name());
+    pub fn step(&self, step: Step) -> Result<()> {
+        let device = step.device.map(|device| self.devices[device].compute.name());
         let count = {
-            let mut notes = self.notes();
-            let count = notes.steps.entry(name).or_default();
+            let mut notes = lock(&self.notes);
+            let count = notes.steps.entry(step.name).or_default();
             *count += 1;
             *count
         };
-        let facts = step.facts();
         let on = device.unwrap_or("all devices");
         if step.is_warning() && count <= MAX_STEP_WARNINGS {
             let last =
                 if count == MAX_STEP_WARNINGS { "; further ones are only counted" } else { "" };
-            tracing::warn!("{on}: {}: {facts}{last}", name.replace('_', " "));
+            tracing::warn!("{on}: {step}{last}");
         } else {
-            tracing::debug!("{on}: {}: {facts}", name.replace('_', " "));
+            tracing::debug!("{on}: {step}");
         }
         let mut event = json!({ "device": device });
-        if let (Value::Object(event), Value::Object(facts)) = (&mut event, facts) {
+        if let (Value::Object(event), Value::Object(facts)) = (&mut event, step.facts) {
             event.extend(facts);
         }
-        events::append_shared(self.directory, name, event)
+        events::append_shared(self.directory, step.name, event)
     }
 
-    /// Samples memory if due.
     pub fn poll<J: Send + Sync, R: Send>(&self, scheduler: &Scheduler<'_, J, R>) -> Result<()> {
         let due = |at: Option<Instant>, interval| at.is_none_or(|at| at.elapsed() >= interval);
         let (poll, write) = {
-            let notes = self.notes();
+            let notes = lock(&self.notes);
             (due(notes.sampled, SAMPLE_INTERVAL), due(notes.written, TIMELINE_INTERVAL))
         };
         if poll { self.sample_memory(scheduler, write) } else { Ok(()) }
@@ -115,7 +106,7 @@ impl<'a> Watch<'a> {
             retired,
         });
         let result = result.collect();
-        self.notes().result = result;
+        lock(&self.notes).result = result;
         self.sample_memory(scheduler, true)
     }
 
@@ -138,7 +129,16 @@ impl<'a> Watch<'a> {
             let Ok(state) = device.ledger.memory_state() else { continue };
             let utilisation = device.ledger.utilisation();
             self.progress.device(index, &row(device, &state, in_flight[index], utilisation));
-            timeline.push(sample(device, &state, in_flight[index], utilisation));
+            timeline.push(json!({
+                "device": device.compute.name(),
+                "total_bytes": state.total,
+                "free_bytes": state.free,
+                "others_bytes": state.others,
+                "held_bytes": state.held,
+                "reserved_bytes": state.reserved,
+                "in_flight": in_flight[index],
+                "utilisation_percent": utilisation,
+            }));
             claims.push(DeviceClaim {
                 pid: std::process::id(),
                 device: device.uuid.clone().unwrap_or_else(|| device.compute.name().to_owned()),
@@ -150,27 +150,23 @@ impl<'a> Watch<'a> {
                 self.check_leak(index, &state)?;
             }
         }
-        let mut notes = self.notes();
+        let mut notes = lock(&self.notes);
         notes.sampled = Some(Instant::now());
         if let Some(presence) = &mut notes.presence {
             presence.publish(&claims);
         }
-        if write {
-            notes.written = notes.sampled;
-            drop(notes);
-            return events::append_shared(
-                self.directory,
-                "device_memory",
-                json!({ "devices": timeline }),
-            );
+        if !write {
+            return Ok(());
         }
-        Ok(())
+        notes.written = notes.sampled;
+        drop(notes);
+        events::append_shared(self.directory, "device_memory", json!({ "devices": timeline }))
     }
 
     /// Warns if the memory of other programs has grown since the last warning.
     fn check_others(&self, index: usize, state: &MemoryState) -> Result<()> {
         let before = {
-            let mut notes = self.notes();
+            let mut notes = lock(&self.notes);
             let reported = &mut notes.reported_others[index];
             let before = *reported.get_or_insert(state.others);
             let grown = state.others.saturating_sub(before) as f64;
@@ -197,7 +193,8 @@ impl<'a> Watch<'a> {
     fn check_leak(&self, index: usize, state: &MemoryState) -> Result<()> {
         let for_later = self.devices[index].compute.kept_bytes();
         let kept = state.held.saturating_sub(state.reserved).saturating_sub(for_later);
-        if kept <= IDLE_SLACK || std::mem::replace(&mut self.notes().reported_leak[index], true) {
+        let is_reported = || std::mem::replace(&mut lock(&self.notes).reported_leak[index], true);
+        if kept <= IDLE_SLACK || is_reported() {
             return Ok(());
         }
         let device = self.devices[index].compute.name();
@@ -207,25 +204,6 @@ impl<'a> Watch<'a> {
     }
 }
 
-fn sample(
-    device: &Device,
-    state: &MemoryState,
-    in_flight: usize,
-    utilisation: Option<u32>,
-) -> Value {
-    json!({
-        "device": device.compute.name(),
-        "total_bytes": state.total,
-        "free_bytes": state.free,
-        "others_bytes": state.others,
-        "held_bytes": state.held,
-        "reserved_bytes": state.reserved,
-        "in_flight": in_flight,
-        "utilisation_percent": utilisation,
-    })
-}
-
-/// Formats the state of a device for the progress display.
 fn row(device: &Device, state: &MemoryState, in_flight: usize, utilisation: Option<u32>) -> String {
     let busy = utilisation.map_or(String::new(), |percent| format!(", {percent} % busy"));
     format!(

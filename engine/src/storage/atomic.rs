@@ -10,16 +10,13 @@ use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 
 use super::error::{StorageError, failed};
-use super::files::{TEMPORARY_PREFIX, folder_of, fsync_folder};
-use super::open::store;
+use super::files::{FileDigest, TEMPORARY_PREFIX, folder_of, fsync_folder, store};
 use super::store::Upload;
-use crate::storage::files::FileDigest;
 
 /// File that appears under its name when it is complete.
 ///
-/// A local file is written under a temporary name (see [`TEMPORARY_PREFIX`]) in its final folder. If it is dropped
-/// without [`AtomicFile::commit`], it is removed; after a kill, [`super::files::remove_leftovers`] finds it. In an
-/// object store it is an upload, which has no name until it is complete.
+/// A local file has a temporary name in its final folder. If it is dropped without [`AtomicFile::commit`], it is removed; after
+/// a kill, [`super::files::remove_leftovers`] finds it. In a store it is an upload, which has no name until it is complete.
 #[derive(Debug)]
 pub struct AtomicFile {
     target: WriteTarget,
@@ -107,8 +104,7 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<FileDigest, StorageErro
     file.commit()
 }
 
-/// Writes a file that a user requested: directly into an existing device or pipe, which must not be replaced, otherwise
-/// like [`write_atomic`].
+/// Like [`write_atomic`], but writes directly into an existing device or pipe, which must not be replaced.
 pub fn write_answer(path: &Path, bytes: &[u8]) -> Result<(), StorageError> {
     let found = fs::metadata(path).map(|found| found.file_type());
     if found.is_ok_and(|found| !found.is_file() && !found.is_dir()) {
@@ -118,8 +114,7 @@ pub fn write_answer(path: &Path, bytes: &[u8]) -> Result<(), StorageError> {
     write_atomic(path, bytes).map(drop)
 }
 
-/// Writes a whole file unless the name exists. Returns whether it was written; of several writers, exactly one
-/// succeeds.
+/// Writes a whole file unless the name exists. Returns whether it was written: of several writers, exactly one succeeds.
 pub fn write_new(path: &Path, bytes: &[u8]) -> Result<bool, StorageError> {
     if let Some((store, address)) = store(path) {
         return store.write_new(address, bytes);
@@ -134,17 +129,14 @@ pub fn write_new(path: &Path, bytes: &[u8]) -> Result<bool, StorageError> {
             fsync_folder(folder_of(path))?;
             Ok(true)
         }
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-        Err(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied
-            ) && !path.exists() =>
-        {
+        Err(error) => match error.kind() {
+            io::ErrorKind::AlreadyExists => Ok(false),
             // The file system does not support links.
-            rename(&mut temporary, path).map(|()| true)
-        }
-        Err(error) => Err(failed("link a temporary file to", path)(error)),
+            io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied if !path.exists() => {
+                rename(&mut temporary, path).map(|()| true)
+            }
+            _ => Err(failed("link a temporary file to", path)(error)),
+        },
     }
 }
 

@@ -7,13 +7,8 @@ use std::time::Duration;
 
 use longsift_stages::contract::Location;
 use longsift_stages::model::ModelProblem;
+use rustix::io::Errno;
 
-/// `EMFILE` and `ELOOP`, which have no kind of their own in the standard library.
-const TOO_MANY_OPEN_FILES: i32 = rustix::io::Errno::MFILE.raw_os_error();
-
-const TOO_MANY_LINKS: i32 = rustix::io::Errno::LOOP.raw_os_error();
-
-/// Error of the operating system, a store or a server.
 pub type Cause = Box<dyn Error + Send + Sync>;
 
 /// Kind of a failure, which determines who must act and whether a retry can succeed.
@@ -59,7 +54,6 @@ impl ErrorKind {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {operation} `{at}`: {source}")]
 pub struct StorageError {
-    /// Operation: `open`, `write`, …
     pub operation: &'static str,
     pub at: Location,
     pub kind: ErrorKind,
@@ -78,25 +72,6 @@ impl StorageError {
         source: impl Into<Cause>,
     ) -> Self {
         Self { operation, at, kind, source: source.into(), hint: None, retry_after: None }
-    }
-
-    /// Converts an operating system error; an error that wraps a [`StorageError`] is unwrapped.
-    fn from_io(operation: &'static str, path: &Path, error: io::Error) -> Self {
-        let error = match error.downcast::<Self>() {
-            Ok(known) => return known,
-            Err(error) => error,
-        };
-        let hint = match error.kind() {
-            io::ErrorKind::ReadOnlyFilesystem => {
-                Some("mount the disk for writing, or write to another one")
-            }
-            _ if error.raw_os_error() == Some(TOO_MANY_OPEN_FILES) => {
-                Some("raise the limit of open files (`ulimit -n`)")
-            }
-            _ => None,
-        };
-        let kind = ErrorKind::from_io(&error);
-        Self { hint, ..Self::new(operation, Location::from_path(path), kind, error) }
     }
 
     #[cfg(feature = "cloud")]
@@ -128,19 +103,34 @@ impl StorageError {
 }
 
 pub(super) fn is_link_circle(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(TOO_MANY_LINKS)
+    Errno::from_io_error(error) == Some(Errno::LOOP)
 }
 
-/// Adds operation and path to an operating system error.
+/// Adds operation and path to an operating system error; an error that wraps a [`StorageError`] is unwrapped.
 pub(crate) fn failed(
     operation: &'static str,
     path: &Path,
 ) -> impl FnOnce(io::Error) -> StorageError {
-    let path = path.to_path_buf();
-    move |error| StorageError::from_io(operation, &path, error)
+    let at = Location::from_path(path);
+    move |error| {
+        let error = match error.downcast::<StorageError>() {
+            Ok(known) => return known,
+            Err(error) => error,
+        };
+        let hint = match error.kind() {
+            io::ErrorKind::ReadOnlyFilesystem => {
+                Some("mount the disk for writing, or write to another one")
+            }
+            _ if Errno::from_io_error(&error) == Some(Errno::MFILE) => {
+                Some("raise the limit of open files (`ulimit -n`)")
+            }
+            _ => None,
+        };
+        let kind = ErrorKind::from_io(&error);
+        StorageError { hint, ..StorageError::new(operation, at, kind, error) }
+    }
 }
 
-/// Returns the value; `None` for [`ErrorKind::NotFound`].
 pub(super) fn if_present<T>(found: Result<T, StorageError>) -> Result<Option<T>, StorageError> {
     match found {
         Err(error) if error.kind == ErrorKind::NotFound => Ok(None),

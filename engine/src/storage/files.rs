@@ -10,19 +10,29 @@ use std::time::Duration;
 use longsift_stages::contract::hex;
 use sha2::{Digest, Sha256};
 
-use super::open::store;
+use super::error::{self, StorageError, failed, is_link_circle};
+#[cfg(feature = "cloud")]
+use super::objects::stored::ObjectStores;
 use super::range_file::Stamp;
 use super::regular;
-use super::store::is_address;
+use super::store::{Store, is_address};
 use crate::base::text;
-use crate::storage::error::{self, StorageError, failed, is_link_circle};
 
 const MAX_REQUESTS: usize = 32;
+
+/// Returns the store of an address, and the address as text; `None` for a local path, and in a build without stores.
+pub(super) fn store(path: &Path) -> Option<(&'static dyn Store, &str)> {
+    #[cfg(feature = "cloud")]
+    if is_address(path) {
+        return path.to_str().map(|address| (&ObjectStores as &dyn Store, address));
+    }
+    let _ = path;
+    None
+}
 
 /// Prefix of a file's name until it is committed. Readers of a folder skip hidden names.
 pub const TEMPORARY_PREFIX: &str = ".tmp-";
 
-/// Whether a file is not committed, by its name.
 pub fn is_temporary(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default();
     name.as_encoded_bytes().starts_with(TEMPORARY_PREFIX.as_bytes())
@@ -74,8 +84,8 @@ pub fn rename(from: &Path, to: &Path) -> Result<(), StorageError> {
     if folder_of(from) == folder_of(to) { Ok(()) } else { fsync_folder(folder_of(from)) }
 }
 
-/// Moves a staged file to its final name, replacing an existing file. Stores do not support renames: the file is
-/// copied, and the original is removed with its staging folder.
+/// Moves a staged file to its final name, replacing an existing file. In a store, the file is copied, and the original is
+/// removed with its staging folder.
 pub fn put_in_place(staged: &Path, to: &Path) -> Result<(), StorageError> {
     match (store(staged), to.to_str()) {
         (Some((store, from)), Some(to)) => store.copy(from, to),
@@ -89,9 +99,6 @@ pub fn remove_file(path: &Path) -> Result<(), StorageError> {
 }
 
 /// Like [`remove_file`], but sends no request to a store later than `deadline` after the call (`None`: as for all requests).
-///
-/// # Errors
-/// Of kind [`ErrorKind::Transient`] if the store was not available in this time.
 pub fn remove_file_within(path: &Path, deadline: Option<Duration>) -> Result<(), StorageError> {
     if let Some((store, address)) = store(path) {
         return store.remove(address, deadline);
@@ -133,13 +140,15 @@ pub fn list_folder(path: &Path) -> Result<Vec<PathBuf>, StorageError> {
         let names = store.list(address)?;
         return Ok(names.iter().map(|name| path.join(name)).collect());
     }
-    let entries = fs::read_dir(path).map_err(failed("list", path))?;
-    let mut names: Vec<_> = entries
-        .map(|entry| entry.map(|entry| entry.path()))
-        .collect::<Result<_, _>>()
-        .map_err(failed("list", path))?;
-    names.sort();
-    Ok(names)
+    list_local(path)
+}
+
+fn list_local(folder: &Path) -> Result<Vec<PathBuf>, StorageError> {
+    let read =
+        || -> io::Result<Vec<_>> { fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect() };
+    let mut paths = read().map_err(failed("list", folder))?;
+    paths.sort_unstable();
+    Ok(paths)
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,16 +162,9 @@ pub struct FolderEntry {
     pub identity: Option<(u64, u64)>,
 }
 
-/// Returns the entries of a local folder, sorted by bytes.
 pub fn entries(folder: &Path) -> Result<Vec<FolderEntry>, StorageError> {
-    let names = fs::read_dir(folder).map_err(failed("list", folder))?;
-    let mut entries = Vec::new();
-    for name in names {
-        // Entries removed in the meantime are left out.
-        entries.extend(entry(&name.map_err(failed("list", folder))?.path())?);
-    }
-    entries.sort_unstable_by(|a, b| a.path.cmp(&b.path));
-    Ok(entries)
+    // Entries removed in the meantime are left out.
+    list_local(folder)?.iter().filter_map(|path| entry(path).transpose()).collect()
 }
 
 /// Returns a local folder entry; `None` if the name does not exist.
@@ -204,8 +206,7 @@ pub fn read_limited(path: &Path, max_bytes: u64) -> Result<Vec<u8>, StorageError
     Ok(bytes)
 }
 
-/// Returns the bytes that an unprivileged user can still write below `path`, which need not exist. Object stores are
-/// unlimited.
+/// Returns the bytes that an unprivileged user can still write below `path`, which need not exist. Stores are unlimited.
 pub fn free_bytes(path: &Path) -> Result<u64, StorageError> {
     if is_address(path) {
         return Ok(u64::MAX);
@@ -222,16 +223,12 @@ pub fn nearest_existing(path: &Path) -> &Path {
     if existing.as_os_str().is_empty() { Path::new(".") } else { existing }
 }
 
-/// Creates a temporary file in a local folder and removes it.
-///
-/// # Errors
-/// The folder is not writable, or its disk is full.
+/// Creates a temporary file in a local folder and removes it. Fails if the folder is not writable, or its disk is full.
 pub fn check_writable(folder: &Path) -> Result<(), StorageError> {
     tempfile::tempfile_in(folder).map(drop).map_err(failed("create a file in", folder))
 }
 
-/// Returns the length of a file in bytes; `None` if it is missing. A failing disk is an error, so that existing files
-/// never count as missing.
+/// Returns the length of a file in bytes; `None` if it is missing. A failing disk is an error.
 pub fn size(path: &Path) -> Result<Option<u64>, StorageError> {
     Ok(stamp(path)?.map(|stamp| stamp.size))
 }
@@ -245,8 +242,7 @@ pub fn stamp(path: &Path) -> Result<Option<Stamp>, StorageError> {
     Ok(metadata.filter(fs::Metadata::is_file).map(|status| Stamp::from_metadata(&status)))
 }
 
-/// Whether a folder of that name exists, after following links. A failing disk is an error, so that existing files
-/// never count as missing.
+/// Whether a folder of that name exists, after following links. A failing disk is an error.
 pub fn is_folder(path: &Path) -> Result<bool, StorageError> {
     if let Some((store, address)) = store(path) {
         return store.is_folder(address);
@@ -255,18 +251,14 @@ pub fn is_folder(path: &Path) -> Result<bool, StorageError> {
     Ok(metadata.is_some_and(|metadata| metadata.is_dir()))
 }
 
-/// Returns the value; `None` if the name does not exist.
 fn if_present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    let missing = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
     match result {
-        Ok(found) => Ok(Some(found)),
-        Err(error) => match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Ok(None),
-            _ => Err(error),
-        },
+        Err(error) if missing.contains(&error.kind()) => Ok(None),
+        found => found.map(Some),
     }
 }
 
-/// Computes the length of a file and its SHA-256. Reads the file in pieces.
 pub fn digest(path: &Path) -> Result<FileDigest, StorageError> {
     digest_start(path, u64::MAX)
 }
@@ -315,7 +307,6 @@ pub fn open_to_append(path: &Path) -> Result<File, StorageError> {
     OpenOptions::new().append(true).create(true).open(path).map_err(failed("open", path))
 }
 
-/// Opens a file for reading and writing, creating it if needed.
 pub fn open_read_write(path: &Path) -> Result<File, StorageError> {
     OpenOptions::new()
         .read(true)
@@ -331,8 +322,7 @@ pub fn remove_folder(path: &Path) -> Result<(), StorageError> {
     error::if_present(fs::remove_dir_all(path).map_err(failed("remove", path))).map(drop)
 }
 
-/// Removes the files below a folder for which `removes` returns `true`, and folders that become empty. A missing folder
-/// is not an error.
+/// Removes the files below a folder for which `removes` returns `true`, and folders that become empty.
 pub fn remove_matching(folder: &Path, removes: &dyn Fn(&Path) -> bool) -> Result<(), StorageError> {
     if let Some((store, address)) = store(folder) {
         return store.remove_matching(address, &|name| removes(&folder.join(name)));
@@ -354,8 +344,7 @@ pub fn remove_matching(folder: &Path, removes: &dyn Fn(&Path) -> bool) -> Result
     }
 }
 
-/// Returns `longsift` in the user's cache folder: `$XDG_CACHE_HOME`, else `~/.cache`. Without either, which is common
-/// in containers, returns a per-user folder for temporary files.
+/// Returns `longsift` in `$XDG_CACHE_HOME`, else `~/.cache`; without either, as in containers, a temporary folder of the user.
 pub fn user_cache_folder() -> Result<PathBuf, StorageError> {
     let variable =
         |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
@@ -367,15 +356,14 @@ pub fn user_cache_folder() -> Result<PathBuf, StorageError> {
     }
 }
 
-/// Creates a folder below `temporary` that only this user can write to. A folder of another user is an error, because
-/// its contents cannot be trusted.
+/// Creates a folder below `temporary` that only this user can write to. A folder of another user cannot be trusted.
 fn temporary_cache_folder(temporary: &Path) -> Result<PathBuf, StorageError> {
     let user = rustix::process::geteuid().as_raw();
     let folder = temporary.join(format!("longsift-{user}"));
     let owned = || {
-        match fs::DirBuilder::new().mode(0o700).create(&folder) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
+        let created = fs::DirBuilder::new().mode(0o700).create(&folder);
+        if created.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::AlreadyExists) {
+            return created;
         }
         let status = fs::symlink_metadata(&folder)?;
         if status.is_dir() && status.uid() == user && status.mode() & 0o022 == 0 {
@@ -406,8 +394,7 @@ pub fn list_if_present(path: &Path) -> Result<Vec<PathBuf>, StorageError> {
     }
 }
 
-/// Returns the paths of all files below a folder, sorted by bytes; links count as files. A folder that is missing, or
-/// is removed in the meantime, is empty.
+/// Returns the paths of all files below a folder, sorted by bytes; links count as files. A missing folder is empty.
 pub fn below_if_present(folder: &Path) -> Result<Vec<PathBuf>, StorageError> {
     if let Some((store, address)) = store(folder) {
         let names = store.list_below(address)?;

@@ -5,8 +5,8 @@ pub(crate) mod answers;
 pub(crate) mod remaining;
 
 use std::ops::Range;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -16,6 +16,7 @@ use reqwest::{Response, StatusCode, Url};
 
 use super::error::{ErrorKind, StorageError};
 use super::retry::{Retry, RetryPolicy, retry, unless_stopped};
+use crate::base::parallel::lock;
 use crate::base::stop::Stop;
 use crate::base::text;
 use answers::{
@@ -38,7 +39,6 @@ pub(super) const MAX_DISCARDED_PER_BLOCK: u64 = 64 << 20;
 
 const MAX_REDIRECTS: usize = 10;
 
-/// HTTP client, usable from any number of threads.
 pub(crate) struct HttpClient {
     http: reqwest::Client,
     runtime: tokio::runtime::Runtime,
@@ -47,8 +47,7 @@ pub(crate) struct HttpClient {
     kind: ServerKind,
     policy: RetryPolicy,
     stop: Stop,
-    /// Maximum bytes to discard from a server that ignores ranges.
-    max_discarded_bytes: u64,
+    pub(super) max_discarded_bytes: u64,
     received: AtomicU64,
 }
 
@@ -56,13 +55,11 @@ pub(crate) struct SmallFile {
     pub(crate) bytes: Vec<u8>,
     /// Headers of the first server, before redirects.
     pub(crate) headers: HeaderMap,
-    /// Version, as in [`RemoteFile`].
     pub(crate) version: String,
 }
 
 pub(crate) struct RemoteFile {
     pub(super) url: Url,
-    /// Target of the last redirect.
     location: Mutex<Option<Url>>,
     pub(crate) length: u64,
     /// First bytes, as far as they were requested.
@@ -78,14 +75,6 @@ impl RemoteFile {
         let (location, first, version) = (Mutex::default(), Vec::new(), String::new());
         Self { url, location, length, first, version, modified_ns: 0 }
     }
-
-    fn location(&self) -> Option<Url> {
-        self.location.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn set_location(&self, location: Option<Url>) {
-        *self.location.lock().unwrap_or_else(PoisonError::into_inner) = location;
-    }
 }
 
 impl HttpClient {
@@ -93,35 +82,25 @@ impl HttpClient {
     pub(crate) fn new(
         token: Option<(Url, String)>,
         kind: ServerKind,
-        policy: RetryPolicy,
         stop: Stop,
     ) -> Result<Self, ModelProblem> {
         // Another part of the program may have installed the same provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let unusable =
+            |why: String| ModelProblem::machine(format!("the network cannot be used: {why}"));
         let runtime = runtime.worker_threads(1).enable_all().build();
-        let runtime = runtime.map_err(|error| {
-            ModelProblem::machine(format!("the network cannot be used: {error}"))
-        })?;
+        let runtime = runtime.map_err(|error| unusable(error.to_string()))?;
         let http = reqwest::Client::builder()
             .user_agent(concat!("longsift/", env!("CARGO_PKG_VERSION")))
             .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(READ_TIMEOUT)
             .read_timeout(READ_TIMEOUT)
             .build()
-            .map_err(|error| {
-                ModelProblem::machine(format!(
-                    "the network cannot be used: {}",
-                    with_causes(&error)
-                ))
-            })?;
-        let (max_discarded_bytes, received) = (MAX_DISCARDED_BYTES, AtomicU64::new(0));
+            .map_err(|error| unusable(with_causes(&error)))?;
+        let (policy, received) = (RetryPolicy::default(), AtomicU64::new(0));
+        let max_discarded_bytes = MAX_DISCARDED_BYTES;
         Ok(Self { http, runtime, token, kind, policy, stop, max_discarded_bytes, received })
-    }
-
-    #[must_use]
-    pub(crate) fn with_max_discarded_bytes(self, max_discarded_bytes: u64) -> Self {
-        Self { max_discarded_bytes, ..self }
     }
 
     /// Returns the received bytes, including discarded ones.
@@ -208,9 +187,6 @@ impl HttpClient {
 
     /// Returns the version of a file that may change. It is identified by a strong `ETag`, or by a `Last-Modified` at least a
     /// second before the answer: earlier, the file may change again within the same second (RFC 9110, 8.8.2.2).
-    ///
-    /// # Errors
-    /// The server sends nothing that identifies a version, so a change would go unnoticed.
     fn version(&self, url: &Url, length: u64, headers: &HeaderMap) -> Result<String, StorageError> {
         let is_strong = |tag: &HeaderValue| is_strong_tag(&String::from_utf8_lossy(tag.as_bytes()));
         let age = || {
@@ -255,7 +231,7 @@ impl HttpClient {
             }
             if let Err(error) = attempt {
                 // The link of the last redirect may have expired.
-                file.set_location(None);
+                *lock(&file.location) = None;
                 self.runtime.block_on(retry.wait(error))?;
             }
         }
@@ -283,14 +259,14 @@ impl HttpClient {
         remaining: &mut Remaining,
         sink: Sink<'_>,
     ) -> Result<(), StorageError> {
-        let (url, location) = (&file.url, file.location());
+        let (url, location) = (&file.url, lock(&file.location).clone());
         let answer = self.send(url, location.as_ref(), Some(wanted.clone())).await;
         let Some(mut answer) = found(answer)? else {
             return Err(
                 failed(url, ErrorKind::Changed, "it no longer exists").with_hint("run again")
             );
         };
-        file.set_location(answer.location);
+        *lock(&file.location) = answer.location;
         let response = &mut answer.response;
         let changed =
             |why: String| failed(url, ErrorKind::Changed, why).with_hint(self.kind.changed);
@@ -339,7 +315,6 @@ impl HttpClient {
         Ok(())
     }
 
-    /// Returns the next piece of an answer; `None` at its end.
     async fn piece(
         &self,
         url: &Url,

@@ -43,20 +43,17 @@ pub struct HubOptions {
     pub offline: bool,
     /// Recorded commits by reference: see [`Hub::pins`].
     pub pins: BTreeMap<String, String>,
-    /// Ends downloads.
     pub stop: Stop,
 }
 
 pub struct Hub {
     pub(crate) home: Home,
-    /// Cache folder of all repositories.
     root: PathBuf,
     options: HubOptions,
     used: RefCell<BTreeMap<String, String>>,
 }
 
 impl Hub {
-    /// Creates a hub from environment variables, with a cache below `cache_folder`.
     pub fn new(cache_folder: &Path, options: HubOptions) -> Self {
         let home = Home::from_environment();
         Self { home, root: cache_folder.join("hub"), options, used: RefCell::default() }

@@ -15,19 +15,14 @@ use crate::base::text::quoted;
 
 /// Bytes at each end of a file that are searched for a mark.
 const SEARCHED_BYTES: u64 = 1 << 16;
-/// Largest JSON file that is searched for keys.
 const MAX_JSON_BYTES: u64 = 1 << 28;
-/// Name of the file that marks a folder.
 pub const MARKER: &str = ".longsift";
 
-/// Mark of a kind of file written by longsift.
 #[derive(Clone, Copy, Debug)]
 pub enum Mark {
-    /// First bytes of the file.
     Start(&'static str),
     /// Bytes within the first or last 64 KiB.
     Contains(&'static str),
-    /// Keys of a JSON object.
     Keys(&'static [&'static str]),
 }
 
@@ -73,15 +68,11 @@ impl Mark {
     }
 }
 
-/// Whether the file at `path` exists and has the mark.
 pub fn carries(path: &Path, mark: Mark) -> Result<bool> {
     Ok(files::size(path)?.is_some_and(|size| size > 0) && mark.allows(path)?)
 }
 
 /// Checks that a path may be overwritten. Commands call this before they do any work.
-///
-/// # Errors
-/// The file at `path` does not have the mark, or cannot be read.
 pub fn check(path: &Path, mark: Mark) -> Result<()> {
     if mark.allows(path)? { Ok(()) } else { Err(foreign(path).into()) }
 }

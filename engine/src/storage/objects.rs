@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
 use std::ops::Range;
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
 use futures_util::TryStreamExt;
@@ -32,21 +32,14 @@ use tokio::runtime::Runtime;
 
 use super::error::{ErrorKind, StorageError};
 use super::http::is_strong_tag;
-use super::range_file::{FetchRange, RangeFile, Stamp, TAIL_BYTES};
+use super::range_file::{RangeFile, Stamp, TAIL_BYTES};
 use super::retry::{RetryPolicy, retry};
 use crate::base::environment;
+use crate::base::parallel::lock;
 use crate::base::stop::Stop;
 use crate::base::text;
 use connector::Connector;
 use failure::{failure, kind};
-
-/// Object of a store, in the version that was opened.
-struct ObjectFile {
-    store: Arc<dyn ObjectStore>,
-    path: Path,
-    address: String,
-    opened: ObjectMeta,
-}
 
 pub(super) fn open(url: &str) -> Result<RangeFile, StorageError> {
     let ObjectLocation { client, path, .. } = locate("open", url)?;
@@ -73,42 +66,46 @@ pub(super) fn open(url: &str) -> Result<RangeFile, StorageError> {
         return Err(StorageError::new("open", Location::parse(url), ErrorKind::Invalid, why));
     };
     let key = format!("{url}\0{tag}");
-    let file = ObjectFile { store, path, address: url.to_owned(), opened: meta };
-    Ok(RangeFile::remote(file, key, stamp, tail))
+    let address = url.to_owned();
+    let fetch = move |range| fetch(&*store, &path, &address, &meta, range);
+    Ok(RangeFile::remote(fetch, key, stamp, tail))
 }
 
 pub(super) fn stamp(meta: &ObjectMeta) -> Stamp {
     Stamp::new(meta.size, meta.last_modified.timestamp_nanos_opt().map_or(0, i128::from))
 }
 
-impl FetchRange for ObjectFile {
-    fn fetch(&self, range: Range<u64>) -> Result<Bytes, StorageError> {
-        let Range { start, end } = range;
-        let options = || GetOptions {
-            range: Some(GetRange::Bounded(start..end)),
-            if_match: self.opened.e_tag.clone(),
-            ..GetOptions::default()
-        };
-        let (now, block) = request("read", &self.address, || async {
-            let answer = self.store.get_opts(&self.path, options()).await?;
-            let now = answer.meta.clone();
-            Ok((now, answer.bytes().await?))
-        })?;
-        let version = |meta: &ObjectMeta| (meta.size, meta.e_tag.clone(), meta.last_modified);
-        let wrong =
-            |kind, why: &str| StorageError::new("read", Location::parse(&self.address), kind, why);
-        // Some servers ignore preconditions.
-        if version(&now) != version(&self.opened) {
-            return Err(wrong(ErrorKind::Changed, "the store now has another version")
-                .with_hint("run again after it has stopped changing"));
-        }
-        if block.len() as u64 != end - start {
-            let (expected, got) = (text::count(end - start), text::count(block.len() as u64));
-            let why = format!("expected {expected} bytes, got {got}");
-            return Err(wrong(ErrorKind::Invalid, &why));
-        }
-        Ok(block)
+/// Fetches bytes of an object, in the version that was `opened`.
+fn fetch(
+    store: &dyn ObjectStore,
+    path: &Path,
+    address: &str,
+    opened: &ObjectMeta,
+    Range { start, end }: Range<u64>,
+) -> Result<Bytes, StorageError> {
+    let options = || GetOptions {
+        range: Some(GetRange::Bounded(start..end)),
+        if_match: opened.e_tag.clone(),
+        ..GetOptions::default()
+    };
+    let (now, block) = request("read", address, || async {
+        let answer = store.get_opts(path, options()).await?;
+        let now = answer.meta.clone();
+        Ok((now, answer.bytes().await?))
+    })?;
+    let version = |meta: &ObjectMeta| (meta.size, meta.e_tag.clone(), meta.last_modified);
+    let wrong = |kind, why: &str| StorageError::new("read", Location::parse(address), kind, why);
+    // Some servers ignore preconditions.
+    if version(&now) != version(opened) {
+        return Err(wrong(ErrorKind::Changed, "the store now has another version")
+            .with_hint("run again after it has stopped changing"));
     }
+    if block.len() as u64 != end - start {
+        let (expected, got) = (text::count(end - start), text::count(block.len() as u64));
+        let why = format!("expected {expected} bytes, got {got}");
+        return Err(wrong(ErrorKind::Invalid, &why));
+    }
+    Ok(block)
 }
 
 /// Returns the names of all files below an address (without the address and its slash), sorted.
@@ -142,7 +139,6 @@ fn request<T, F: Future<Output = object_store::Result<T>>>(
     runtime().block_on(answered(operation, address, RetryPolicy::default(), attempt))
 }
 
-/// Asynchronous variant of [`request`].
 async fn answered<T, F: Future<Output = object_store::Result<T>>>(
     operation: &'static str,
     address: &str,
@@ -180,10 +176,8 @@ impl BucketClient {
     }
 }
 
-/// Store of a file, and the file's path in it.
 struct ObjectLocation {
     client: BucketClient,
-    /// Address of the store.
     root: String,
     path: Path,
 }
@@ -209,7 +203,7 @@ fn locate(operation: &'static str, url: &str) -> Result<ObjectLocation, StorageE
 /// respects neither `Retry-After` nor signals.
 fn client(scheme: Scheme, root: &str) -> Result<BucketClient, String> {
     static CLIENTS: Mutex<BTreeMap<String, BucketClient>> = Mutex::new(BTreeMap::new());
-    let mut clients = CLIENTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut clients = lock(&CLIENTS);
     if let Some(client) = clients.get(root) {
         return Ok(client.clone());
     }
@@ -245,9 +239,6 @@ fn client(scheme: Scheme, root: &str) -> Result<BucketClient, String> {
 }
 
 /// Configures a builder from all variables with a prefix, as the builder's `from_env` does.
-///
-/// # Errors
-/// An invalid value, with the name of its variable.
 fn configured<B, K: FromStr>(
     prefix: &str,
     builder: B,
@@ -271,10 +262,7 @@ fn configured<B, K: FromStr>(
     })
 }
 
-/// Refuses an endpoint without a scheme or a host, with which the client's signing of requests panics.
-///
-/// # Errors
-/// The reason, with the name of the variable but without its value.
+/// Refuses an endpoint without a scheme or a host, with which signing of requests panics. The error does not show the value.
 fn check_endpoint(name: &str, value: &str) -> Result<(), String> {
     let is_web = |url: Url| matches!(url.scheme(), "http" | "https") && url.has_host();
     if Url::parse(value).is_ok_and(is_web) {
@@ -294,7 +282,6 @@ fn runtime() -> &'static Runtime {
 
 pub(crate) type Version = object_store::UpdateVersion;
 
-/// Writes a whole object in one request.
 pub(super) fn put(
     address: &str,
     bytes: &[u8],

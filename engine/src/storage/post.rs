@@ -4,11 +4,8 @@ use std::time::Duration;
 
 use super::http::answers::with_causes;
 
-/// Posts the JSON `body` to `url`, with `key` as bearer token, and returns the status. Does not follow redirects.
-/// Trusts the system's certificates.
-///
-/// # Errors
-/// The request failed, or no answer came within `timeout`; the text is for a log.
+/// Posts the JSON `body` to `url`, with `key` as bearer token, and returns the status. Does not follow redirects. The text of
+/// an error is for a log.
 pub(crate) fn post(
     url: &str,
     key: Option<&str>,

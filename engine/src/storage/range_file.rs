@@ -1,11 +1,10 @@
 //! Open file that is read by ranges, local or remote.
 
 use std::fs::File;
+use std::io;
 #[cfg(feature = "cloud")]
 use std::ops::Range;
-#[cfg(feature = "cloud")]
-use std::os::unix::fs::FileExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 #[cfg(feature = "cloud")]
 use std::sync::OnceLock;
@@ -27,16 +26,12 @@ use super::regular;
 #[cfg(feature = "cloud")]
 pub(super) const TAIL_BYTES: u64 = 64 << 10;
 
+/// Fetches exactly these bytes of the opened version of a file.
 #[cfg(feature = "cloud")]
-pub(super) trait FetchRange: Send + Sync {
-    /// Fetches exactly these bytes of the opened version.
-    fn fetch(&self, range: Range<u64>) -> Result<Bytes, StorageError>;
-}
+type FetchRange = dyn Fn(Range<u64>) -> Result<Bytes, StorageError> + Send + Sync;
 
-/// Open file. Blocks of remote files are cached in memory for a while: a work unit is checked before it is read, and
-/// its columns are read in parallel.
+/// Open file. Blocks of remote files are cached in memory, because columns are read in parallel.
 pub(crate) struct RangeFile {
-    /// Length in bytes when the file was opened.
     pub(crate) length: u64,
     /// Stamp of a file that does not change, or whose reads fail after a change.
     stamp: Option<Stamp>,
@@ -51,7 +46,7 @@ enum RangeSource {
 
 #[cfg(feature = "cloud")]
 struct Remote {
-    source: Box<dyn FetchRange>,
+    fetch: Box<FetchRange>,
     /// Cache key of blocks: address, NUL, version.
     key: String,
     /// End of the file, as far as it was received on opening.
@@ -60,7 +55,6 @@ struct Remote {
     wanted: OnceLock<Vec<Range<u64>>>,
 }
 
-/// Metadata that detects changes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Stamp {
     pub(crate) size: u64,
@@ -106,11 +100,10 @@ impl RangeFile {
         Self { stamp: Some(Stamp::new(self.length, 0)), ..self }
     }
 
-    /// Creates a remote file read through `source`. `key`: address and version; `tail`: end of the file, as far as
-    /// received.
+    /// Creates a remote file. `key`: address and version; `tail`: end of the file, as far as received.
     #[cfg(feature = "cloud")]
     pub(super) fn remote(
-        source: impl FetchRange + 'static,
+        fetch: impl Fn(Range<u64>) -> Result<Bytes, StorageError> + Send + Sync + 'static,
         key: String,
         stamp: Stamp,
         tail: Bytes,
@@ -120,13 +113,12 @@ impl RangeFile {
             u32::from_le_bytes([digest[0], digest[1], digest[2], digest[3]])
         };
         let stamp = Stamp { version: key.split_once('\0').map_or(0, hash), ..stamp };
-        let (source, wanted) = (Box::new(source), OnceLock::new());
-        let content = RangeSource::Remote(Remote { source, key, tail, wanted });
+        let (fetch, wanted) = (Box::new(fetch), OnceLock::new());
+        let content = RangeSource::Remote(Remote { fetch, key, tail, wanted });
         Self { length: stamp.size, stamp: Some(stamp), content }
     }
 
-    /// Returns size and modification time: of a local file the current ones, of a remote file those at opening, because
-    /// its reads fail after a change.
+    /// Returns the current stamp of a local file, and that at opening of a remote file, whose reads fail after a change.
     pub(crate) fn stamp(&self) -> Result<Stamp, StorageError> {
         match (&self.content, self.stamp) {
             (RangeSource::Local(file, path), None) => {
@@ -137,8 +129,8 @@ impl RangeFile {
         }
     }
 
-    /// Announces the parts that will be read from a remote file, so that only they are fetched, with close small ones
-    /// in one request. Call at most once; without it, whole blocks are fetched.
+    /// Announces the parts that will be read from a remote file, so that only they are fetched. Call at most once; without it,
+    /// whole blocks are fetched.
     pub(crate) fn hint_ranges(&self, ranges: impl IntoIterator<Item = (u64, u64)>) {
         match &self.content {
             RangeSource::Local(..) => drop(ranges),
@@ -162,12 +154,11 @@ impl RangeFile {
                 file.read_exact_at(&mut bytes, range.start).map_err(failed("read", path))?;
                 Ok(bytes.into())
             }
-            RangeSource::Remote(file) => file.source.fetch(range),
+            RangeSource::Remote(file) => (file.fetch)(range),
         }
     }
 
-    /// Returns an identifier that distinguishes this version from all others at the same location. Without one
-    /// (`None`), nothing may be cached.
+    /// Returns an identifier of this version among all at the same location. Without one, nothing may be cached.
     pub(crate) fn version(&self) -> Option<String> {
         match &self.content {
             RangeSource::Local(file, _) => {
@@ -184,7 +175,12 @@ impl RangeFile {
     /// Fills the beginning of `buffer` from `offset`; returns 0 at the end of the file.
     pub(crate) fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize, StorageError> {
         match &self.content {
-            RangeSource::Local(file, path) => regular::read_at(file, path, buffer, offset),
+            RangeSource::Local(file, path) => loop {
+                match file.read_at(buffer, offset) {
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    read => break read.map_err(failed("read", path)),
+                }
+            },
             #[cfg(feature = "cloud")]
             RangeSource::Remote(_) if offset >= self.length || buffer.is_empty() => Ok(0),
             #[cfg(feature = "cloud")]
@@ -201,7 +197,6 @@ impl RangeFile {
 
 #[cfg(feature = "cloud")]
 impl Remote {
-    /// Returns the block around `offset`, and its offset.
     fn block(&self, offset: u64, length: u64) -> Result<(u64, Bytes), StorageError> {
         let tail_start = length - self.tail.len() as u64;
         if offset >= tail_start {
@@ -212,7 +207,7 @@ impl Remote {
         }
         let range = self.piece(offset, length);
         let start = range.start;
-        let block = self.source.fetch(range)?;
+        let block = (self.fetch)(range)?;
         BlockCache::put(&self.key, start, block.clone());
         Ok((start, block))
     }
@@ -249,21 +244,17 @@ mod tests {
 
     use super::*;
 
-    #[derive(Clone)]
-    struct RecordedRanges(Arc<Mutex<Vec<Range<u64>>>>);
-
-    impl FetchRange for RecordedRanges {
-        fn fetch(&self, range: Range<u64>) -> Result<Bytes, StorageError> {
-            self.0.lock().unwrap().push(range.clone());
-            Ok(range.map(|position| (position % 251) as u8).collect())
-        }
-    }
+    type RecordedRanges = Arc<Mutex<Vec<Range<u64>>>>;
 
     fn file(name: &str, length: u64) -> (RangeFile, RecordedRanges) {
-        let requested = RecordedRanges(Arc::default());
+        let requested = RecordedRanges::default();
+        let recorded = Arc::clone(&requested);
+        let fetch = move |range: Range<u64>| {
+            recorded.lock().unwrap().push(range.clone());
+            Ok(range.map(|position| (position % 251) as u8).collect())
+        };
         let stamp = Stamp::new(length, 0);
-        let file = RangeFile::remote(requested.clone(), name.to_owned(), stamp, Bytes::new());
-        (file, requested)
+        (RangeFile::remote(fetch, name.to_owned(), stamp, Bytes::new()), requested)
     }
 
     fn read(file: &RangeFile, range: Range<u64>) {
@@ -292,7 +283,7 @@ mod tests {
             }
             read(&file, 7 * MB + 10..7 * MB + 1010);
         }
-        let mut requested = requested.0.lock().unwrap().clone();
+        let mut requested = requested.lock().unwrap().clone();
         let bytes: u64 = requested.iter().map(|range| range.end - range.start).sum();
         assert_eq!(bytes, 12 * MB + 1010);
         requested.sort_unstable_by_key(|range| range.start);
@@ -305,7 +296,7 @@ mod tests {
         read(&file, (10 << 20) - 8..10 << 20);
         read(&file, (10 << 20) - 60_000..(10 << 20) - 8);
         let tail = (10 << 20) - TAIL_BYTES..10 << 20;
-        assert_eq!(*requested.0.lock().unwrap(), std::slice::from_ref(&tail));
+        assert_eq!(*requested.lock().unwrap(), std::slice::from_ref(&tail));
         assert_eq!(file.read_at(&mut [0; 8], 10 << 20).unwrap(), 0);
     }
 }

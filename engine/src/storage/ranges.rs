@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use bytes::Bytes;
 
-/// Default limit of all cached blocks in bytes.
+use crate::base::parallel::lock;
+
 const DEFAULT_CACHE_BYTES: u64 = 128 << 20;
 
 /// Divisor of `memory_limit_bytes`; the quotient is the memory of blocks.
@@ -37,27 +38,22 @@ impl BlockCache {
         Self { kept: BTreeMap::new(), uses: 0, bytes: 0, max_bytes }
     }
 
-    /// Limits the blocks of this process to their share of a run's memory.
     pub(crate) fn limit(memory_limit_bytes: u64) {
-        let mut blocks = BLOCKS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut blocks = lock(&BLOCKS);
         blocks.max_bytes = memory_limit_bytes / MEMORY_DIVISOR;
         blocks.evict();
     }
 
-    /// Returns the number of bytes of a file to fetch in one request.
     pub(super) fn block_bytes() -> u64 {
-        let max_bytes = BLOCKS.lock().unwrap_or_else(PoisonError::into_inner).max_bytes;
-        (max_bytes / MIN_BLOCKS).clamp(MIN_BLOCK_BYTES, MAX_BLOCK_BYTES)
+        (lock(&BLOCKS).max_bytes / MIN_BLOCKS).clamp(MIN_BLOCK_BYTES, MAX_BLOCK_BYTES)
     }
 
-    /// Returns the cached block with the byte at `offset`, and the block's offset.
     pub(super) fn get(file: &str, offset: u64) -> Option<(u64, Bytes)> {
-        BLOCKS.lock().unwrap_or_else(PoisonError::into_inner).find(file, offset)
+        lock(&BLOCKS).find(file, offset)
     }
 
-    /// Caches a block, replacing the least recently used ones.
     pub(super) fn put(file: &str, start: u64, block: Bytes) {
-        BLOCKS.lock().unwrap_or_else(PoisonError::into_inner).add(file, start, block);
+        lock(&BLOCKS).add(file, start, block);
     }
 
     fn find(&mut self, file: &str, offset: u64) -> Option<(u64, Bytes)> {

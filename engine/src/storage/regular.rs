@@ -2,15 +2,12 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use super::error::{StorageError, failed};
 
-/// Opens a regular file for reading.
-///
-/// # Errors
-/// The file is not regular. This is checked before opening, because opening a named pipe waits for a writer.
+/// Opens a file for reading. Its kind is checked before opening, because opening a named pipe waits for a writer.
 pub fn open(path: &Path) -> Result<File, StorageError> {
     fs::metadata(path)
         .and_then(|status| check(&status))
@@ -33,21 +30,6 @@ pub(super) fn check(status: &fs::Metadata) -> io::Result<()> {
     };
     let why = format!("it is a {what}, not a regular file");
     Err(io::Error::new(io::ErrorKind::InvalidInput, why))
-}
-
-/// Fills the beginning of `buffer` from `offset` of an open file; returns 0 at its end.
-pub(super) fn read_at(
-    file: &File,
-    path: &Path,
-    buffer: &mut [u8],
-    offset: u64,
-) -> Result<usize, StorageError> {
-    loop {
-        match file.read_at(buffer, offset) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            read => return read.map_err(failed("read", path)),
-        }
-    }
 }
 
 #[cfg(test)]

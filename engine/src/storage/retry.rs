@@ -17,7 +17,6 @@ const STOP_GRACE: Duration = Duration::from_secs(3);
 pub(crate) struct RetryPolicy {
     /// Delay before the second attempt; doubled for each further one.
     pub(crate) first_wait: Duration,
-    /// Maximum delay between two attempts.
     pub(crate) max_wait: Duration,
     /// Maximum time without progress over all attempts.
     pub(crate) deadline: Duration,
@@ -34,9 +33,8 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// Returns the delay before the next attempt, `elapsed` after the first; `None` if it would exceed the deadline. A
-    /// delay requested by the server (`Retry-After`) is respected in full, because an earlier attempt would fail. It
-    /// never shortens `delay`, which grows with each attempt: a server may repeatedly request 0 seconds.
+    /// Returns the delay before the next attempt, `elapsed` after the first; `None` if it would exceed the deadline. A delay
+    /// that the server requests never shortens `delay`: a server may repeatedly request 0 seconds.
     fn wait(
         &self,
         delay: Duration,
@@ -60,10 +58,7 @@ impl<'a> Retry<'a> {
         Self { policy, stop, since: Instant::now(), wait: policy.first_wait }
     }
 
-    /// Waits before the next attempt.
-    ///
-    /// # Errors
-    /// No further attempt: the failure is permanent, the deadline has passed, or a signal was received.
+    /// Waits before the next attempt. Fails if the failure is permanent, the deadline has passed, or a signal was received.
     pub(super) async fn wait(&mut self, error: StorageError) -> Result<(), StorageError> {
         if error.kind != ErrorKind::Transient {
             return Err(error);
@@ -88,7 +83,6 @@ impl<'a> Retry<'a> {
     }
 }
 
-/// Retries until the attempt succeeds, fails permanently, times out, or a signal is received.
 pub(super) async fn retry<T, F: Future<Output = Result<T, StorageError>>>(
     stop: &Stop,
     policy: &RetryPolicy,

@@ -18,7 +18,6 @@ pub(crate) trait Store: Sync {
     /// Writes a whole file unless it exists. Returns whether it was written.
     fn write_new(&self, address: &str, bytes: &[u8]) -> Result<bool, StorageError>;
     fn upload(&self, address: &str) -> Result<Box<dyn Upload>, StorageError>;
-    /// Copies a file, replacing an existing one.
     fn copy(&self, from: &str, to: &str) -> Result<(), StorageError>;
     /// Removes a file; a missing file is not an error. No request is sent later than `deadline` after the call.
     fn remove(&self, address: &str, deadline: Option<Duration>) -> Result<(), StorageError>;
@@ -34,17 +33,14 @@ pub(crate) trait Store: Sync {
     fn list(&self, address: &str) -> Result<Vec<String>, StorageError>;
     /// Returns the names of all files below an address, '/'-separated, sorted by bytes.
     fn list_below(&self, address: &str) -> Result<Vec<String>, StorageError>;
-    /// Whether anything exists below an address.
     fn is_folder(&self, address: &str) -> Result<bool, StorageError>;
 }
 
 /// Upload of a file. If it is dropped before completion, the file does not appear.
 pub(crate) trait Upload: Write + Send + Debug {
-    /// Makes the file appear.
     fn complete(&mut self) -> Result<(), StorageError>;
 }
 
-/// Whether a path is the address of a file in a store.
 pub fn is_address(path: &Path) -> bool {
     Location::from_path(path).is_address()
 }

@@ -7,28 +7,31 @@ use std::sync::OnceLock;
 
 use bytes::Bytes;
 use longsift_stages::contract::Location;
-use longsift_stages::model::ModelProblem;
 use reqwest::Url;
 
 use super::error::{ErrorKind, StorageError};
 use super::http::answers::ServerKind;
-use super::http::{HttpClient, MAX_DISCARDED_PER_BLOCK, RemoteFile};
-use super::range_file::{FetchRange, RangeFile, Stamp};
-use super::retry::RetryPolicy;
+use super::http::{HttpClient, MAX_DISCARDED_PER_BLOCK};
+use super::range_file::{RangeFile, Stamp};
 use crate::base::secrets;
 use crate::base::stop::Stop;
 
 pub(super) fn open(address: &str) -> Result<RangeFile, StorageError> {
-    let Some(file) = client(address)?.open(&url(address)?)? else {
+    let client = client(address)?;
+    let Some(file) = client.open(&url(address)?)? else {
         let why = "the server has no such file";
         return Err(StorageError::new("open", Location::parse(address), ErrorKind::NotFound, why));
     };
     let stamp = Stamp::new(file.length, file.modified_ns);
     let key = format!("{address}\0{}", file.version);
-    Ok(RangeFile::remote(file, key, stamp, Bytes::new()))
+    let fetch =
+        move |range: Range<u64>| match file.first.get(range.start as usize..range.end as usize) {
+            Some(first) => Ok(Bytes::copy_from_slice(first)),
+            None => client.read_range(&file, range),
+        };
+    Ok(RangeFile::remote(fetch, key, stamp, Bytes::new()))
 }
 
-/// Returns the length and modification time of a file; `None` if it is missing.
 pub(super) fn stamp(address: &str) -> Result<Option<Stamp>, StorageError> {
     let file = client(address)?.status(&url(address)?)?;
     Ok(file.map(|file| Stamp::new(file.length, file.modified_ns)))
@@ -55,18 +58,9 @@ fn client(address: &str) -> Result<&'static HttpClient, StorageError> {
     if let Some(client) = CLIENT.get() {
         return Ok(client);
     }
-    let client = HttpClient::new(None, ServerKind::WEB, RetryPolicy::default(), Stop::global());
-    let client = client.map_err(|problem: ModelProblem| {
+    let mut client = HttpClient::new(None, ServerKind::WEB, Stop::global()).map_err(|problem| {
         StorageError::new("open", Location::parse(address), ErrorKind::Transient, problem.message)
     })?;
-    Ok(CLIENT.get_or_init(|| client.with_max_discarded_bytes(MAX_DISCARDED_PER_BLOCK)))
-}
-
-impl FetchRange for RemoteFile {
-    fn fetch(&self, range: Range<u64>) -> Result<Bytes, StorageError> {
-        if let Some(first) = self.first.get(range.start as usize..range.end as usize) {
-            return Ok(Bytes::copy_from_slice(first));
-        }
-        client(self.url.as_str())?.read_range(self, range)
-    }
+    client.max_discarded_bytes = MAX_DISCARDED_PER_BLOCK;
+    Ok(CLIENT.get_or_init(|| client))
 }

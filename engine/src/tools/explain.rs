@@ -156,7 +156,7 @@ pub(crate) fn explain(
     if let Some(run) = &run {
         run.check_unchanged(&source.file, &document)?;
     }
-    let outcome = prepare(plan, &source.file, vec![document.into()]).remove(0).outcome;
+    let outcome = prepare(plan, &source.file, vec![document]).remove(0).outcome;
     let cut = cut_of(outcome, &source.id)?;
     let window = window_of(&cut, number, &source.id)?;
     let ids = plan.bos.prepend_to(cut.ids_of(&window));
@@ -303,7 +303,8 @@ impl Explanation {
                 measure.statistics(&window).map_err(unmeasured)?.0
             } else if let Some(whole) = plan.whole_models.get(&measure_index) {
                 let made = passes::forward(whole, ids, &Stop::global())?.map_err(unmeasured)?;
-                let values = passes::statistics(measure, ids, made.clone()).map_err(unmeasured)?.0;
+                let evidence = Evidence::Forward(made.clone());
+                let values = passes::statistics(measure, ids, evidence).map_err(unmeasured)?.0;
                 self.note_losses(&made);
                 values
             } else {

@@ -8,7 +8,6 @@ use crate::dataset::units::WorkUnit;
 use crate::plan::Plan;
 use crate::plan::document_sample::DocumentSample;
 use crate::plan::estimate::BYTES_PER_TOKEN;
-use crate::score::documents::JudgedDocument;
 use crate::score::prepare::{Preparation, prepare};
 
 /// Maximum number of documents: enough to distinguish shares of 10 % and 20 %, and read in a second or two.
@@ -48,11 +47,7 @@ fn add_unit(
         let mut documents: Vec<Document> = batch?;
         documents.truncate(left);
         left -= documents.len();
-        for document in prepare(
-            plan,
-            &unit.file_path,
-            documents.into_iter().map(JudgedDocument::from).collect(),
-        ) {
+        for document in prepare(plan, &unit.file_path, documents) {
             match document.outcome {
                 Preparation::Measure(cut) => {
                     let (mut covered, mut end) = (0, 0);

@@ -9,7 +9,6 @@ use crate::base::text::{self, json_safe};
 use crate::dataset::documents;
 use crate::plan::Plan;
 use crate::run_directory::layout::RunDirectory;
-use crate::score::documents::JudgedDocument;
 use crate::score::prepare::{Preparation, prepare};
 
 /// Calls `print` with one line of JSON per window, and one per document without windows, until it returns `false`.
@@ -32,7 +31,6 @@ pub fn print(
         for batch in documents::read_documents(&plan.dataset, unit, &plan.columns, bytes, lost)? {
             let documents = batch?;
             documents.iter().try_for_each(|document| hashes.check(&unit.file_path, document))?;
-            let documents = documents.into_iter().map(JudgedDocument::from).collect();
             for document in prepare(plan, &unit.file_path, documents) {
                 let mut line = json!({ "input_file": unit.file_path, "input_row": document.row, "id": document.id });
                 let cut = match document.outcome {

@@ -186,17 +186,14 @@ impl TuneBench<'_> {
                 Some(SchedulerMessage::Window { result: Err(why), .. }) => {
                     return Err(Diagnostic::error(Blame::Machine, why.message).into());
                 }
-                Some(SchedulerMessage::NoDeviceLeft(why)) => {
-                    return Err(Diagnostic::error(Blame::Machine, why).into());
+                Some(SchedulerMessage::Failed(blame, why)) => {
+                    return Err(Diagnostic::error(blame, why).into());
                 }
-                Some(SchedulerMessage::Bug(panic)) => {
-                    return Err(Diagnostic::error(Blame::Bug, panic).into());
+                Some(SchedulerMessage::Step(step)) if step.is_warning() => {
+                    let on = step.device.map_or("all devices", |at| devices[at].compute.name());
+                    tracing::warn!("{on}: {step}");
                 }
-                Some(SchedulerMessage::Step { device, step }) if step.is_warning() => {
-                    let on = device.map_or("all devices", |at| devices[at].compute.name());
-                    tracing::warn!("{on}: {}: {}", step.name().replace('_', " "), step.facts());
-                }
-                Some(SchedulerMessage::Step { .. }) | None => {}
+                Some(SchedulerMessage::Step(_)) | None => {}
             }
         }
         Ok(reserved)

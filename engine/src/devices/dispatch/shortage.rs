@@ -4,11 +4,11 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use longsift_stages::contract::RowError;
+use serde_json::json;
 
-use super::terms::{DeviceStatus, Next};
+use super::terms::{DeviceStatus, Next, Unit};
 use crate::devices::dispatch::{BACK_OFF, Dispatcher, MAX_FAILURES};
-use crate::devices::ledger::{MemoryState, NotEnough};
-use crate::devices::steps::Step;
+use crate::devices::ledger::NotEnough;
 
 impl Dispatcher {
     /// Decides what to do if nothing is running and nothing fits.
@@ -45,7 +45,11 @@ impl Dispatcher {
             return Next::GiveUp { window, why };
         }
         if began {
-            self.steps.push((None, Step::MemoryWait(numbers)));
+            let facts = json!({
+                "wanted_bytes": numbers.wanted, "reserved_bytes": numbers.reserved,
+                "free_bytes": numbers.free, "headroom_bytes": numbers.headroom,
+            });
+            self.note(None, "memory_wait", facts);
         }
         let left = (since + self.policy.memory_wait).saturating_sub(now);
         let delay = self.next_check(now).unwrap_or(BACK_OFF.0);
@@ -66,13 +70,34 @@ impl Dispatcher {
             let ceiling = ledger.ceiling(device.site.resident_bytes).unwrap_or(0);
             hopeless &= wanted > ceiling;
             let Ok(state) = ledger.memory_state() else { continue };
-            let MemoryState { reserved, free, headroom, available, .. } = state;
-            if best.as_ref().is_none_or(|(room, _)| available > *room) {
-                best = Some((available, NotEnough { wanted, reserved, free, headroom }));
+            if best.as_ref().is_none_or(|(room, _)| state.available > *room) {
+                best = Some((state.available, state.not_enough(wanted)));
             }
         }
-        let none = NotEnough { wanted: 0, reserved: 0, free: 0, headroom: 0 };
-        (best.map_or(none, |(_, numbers)| numbers), hopeless)
+        (best.unwrap_or_default().1, hopeless)
+    }
+
+    /// Notes a failed allocation, for the tokens and the key heads of a piece.
+    pub(super) fn note_out_of_memory(
+        &mut self,
+        index: usize,
+        (tokens, heads): (usize, usize),
+        wanted: u64,
+        free: u64,
+    ) {
+        let facts = json!({
+            "tokens": tokens, "key_heads": heads, "wanted_bytes": wanted, "free_bytes": free,
+        });
+        self.note(Some(index), "out_of_memory", facts);
+    }
+
+    /// Notes that fewer units are measured together because of memory.
+    pub(super) fn note_smaller_groups(&mut self, index: usize, tokens: usize, units: usize) {
+        let (name, facts) = match self.policy.unit {
+            Unit::KeyHead => ("head_groups", json!({ "tokens": tokens, "key_heads": units })),
+            Unit::Window => ("window_groups", json!({ "tokens": tokens, "windows": units })),
+        };
+        self.note(Some(index), name, facts);
     }
 
     /// Handles a failed allocation that should have fitted: fewer concurrent windows, then fewer heads, then a pause.
@@ -87,15 +112,15 @@ impl Dispatcher {
         device.successes = 0;
         if device.in_flight > 0 {
             device.limit = device.in_flight;
-            self.steps.push((Some(index), Step::FewerInFlight { windows: device.limit }));
+            let windows = device.limit;
+            self.note(Some(index), "fewer_in_flight", json!({ "windows": windows }));
             return None;
         }
         let window = self.windows.get_mut(&id)?;
         if heads > 1 {
             window.max_heads = heads / 2;
-            let (unit, tokens, units) = (self.policy.unit, window.tokens, window.max_heads);
-            let step = Step::SmallerGroups { unit, tokens, units };
-            self.steps.push((Some(index), step));
+            let tokens = window.tokens;
+            self.note_smaller_groups(index, tokens, heads / 2);
             return None;
         }
         let since = *window.waiting_since.get_or_insert(now);
@@ -115,7 +140,7 @@ impl Dispatcher {
     }
 
     pub(super) fn failed(&mut self, id: u64, index: usize, message: String) -> Option<RowError> {
-        self.steps.push((Some(index), Step::Failed { message: message.clone() }));
+        self.note(Some(index), "device_failed", json!({ "message": message }));
         let device = &mut self.devices[index];
         if !device.failed_windows.contains(&id) {
             device.failed_windows.push(id);

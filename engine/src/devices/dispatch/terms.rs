@@ -14,7 +14,6 @@ use crate::devices::ledger::{Ledger, Reservation};
 pub struct Policy {
     /// Distributes whole windows, or the heads of each window.
     pub by: ShardBy,
-    /// Maximum wait for memory to be released.
     pub memory_wait: Duration,
     /// Maximum key heads of a window per piece.
     pub key_heads_at_once: Option<usize>,
@@ -41,7 +40,6 @@ impl Unit {
 }
 
 pub struct DeviceProperties {
-    /// `cuda:0`.
     pub name: String,
     pub ledger: Arc<Ledger>,
     /// Maximum concurrent windows.
@@ -76,7 +74,6 @@ pub enum Next {
     },
     /// Wait until something changes or this much time has passed.
     Wait(Option<Duration>),
-    /// Stop: no device is left.
     NoDeviceLeft(String),
 }
 

@@ -18,8 +18,6 @@ use crate::storage::hub::Hub;
 #[cfg(feature = "cloud")]
 use crate::storage::hub::commits::files_of;
 use crate::storage::hub::reference::HubReference;
-#[cfg(feature = "cloud")]
-use crate::storage::retry::RetryPolicy;
 
 impl Hub {
     /// Returns the folder with the requested part of the model at `path`, fetching it if necessary.
@@ -85,7 +83,7 @@ impl Hub {
 
     /// Returns the files of a revision: those in the cache of the hub's own libraries, the others from the hub.
     fn source(&self, model: &HubReference, revision: &str) -> Result<WebFolder, ModelProblem> {
-        let (client, endpoint) = self.client(RetryPolicy::default())?;
+        let (client, endpoint) = self.client()?;
         let base = files_of(&endpoint, &model.at_commit(revision));
         let hint = "check the owner, the name and the revision; is it a model?";
         let mut source = WebFolder::new(model.to_string(), hint, client, base);

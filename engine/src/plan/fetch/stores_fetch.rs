@@ -16,7 +16,6 @@ use crate::base::text;
 use crate::storage::atomic;
 use crate::storage::http::HttpClient;
 use crate::storage::http::answers::ServerKind;
-use crate::storage::retry::RetryPolicy;
 use crate::storage::web as web_files;
 
 impl FetchedModels {
@@ -33,8 +32,7 @@ impl FetchedModels {
         }
         let source = || {
             let base = base(address)?;
-            let client =
-                HttpClient::new(None, ServerKind::WEB, RetryPolicy::default(), self.stop.clone())?;
+            let client = HttpClient::new(None, ServerKind::WEB, self.stop.clone())?;
             Ok(WebFolder::new(address.to_owned(), HINT, client, base))
         };
         fetch_if_changed(source, address, parent, wanted)

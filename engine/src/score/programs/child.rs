@@ -36,26 +36,22 @@ pub(super) struct Child {
     stderr: Option<ChildStderr>,
     questions: Questions,
     answers: Answers,
-    /// Whether all questions were answered.
     is_done: bool,
     stderr_end: Vec<u8>,
     time: Duration,
     memory_limit_bytes: Option<u64>,
 }
 
-/// Reason for a missing answer.
 pub(super) enum Failed {
     /// The program exited, or was killed because of its time or memory; another process may succeed. Holds a description with
     /// the end of its standard error.
     Ended(String),
     /// The program wrote something other than an answer; holds a description.
     Wrong(String),
-    /// The run ends for another reason.
     Interrupted(Failure),
 }
 
 impl Child {
-    /// Starts a program.
     pub(super) fn start(program: &Program) -> io::Result<Self> {
         let settings = &program.settings;
         // The full path is needed: Python detects its virtual environment by it.
@@ -108,10 +104,8 @@ impl Child {
         })
     }
 
-    /// Closes standard input and waits for the program to exit.
-    ///
-    /// # Errors
-    /// The program wrote output after its last answer. An unsuccessful exit is only logged.
+    /// Closes standard input and waits for the program to exit. Fails if it wrote output after its last answer; an unsuccessful
+    /// exit is only logged.
     pub(super) fn end(
         mut self,
         interrupted: &dyn Fn() -> Result<()>,
@@ -159,19 +153,17 @@ impl Child {
             if over && closed {
                 return Err(self.ended(None));
             }
+            let (closes, does) = if self.is_done {
+                ("but did not exit", "exit")
+            } else {
+                ("before it answered", "answer")
+            };
             // Children of the program may hold its pipes open indefinitely.
             if (over || closed) && now >= *ended.get_or_insert(now + PIPE_DRAIN_TIME) {
-                let how = if self.is_done {
-                    "closed stdout but did not exit"
-                } else {
-                    "closed stdout before it answered"
-                };
-                return Err(self.ended((!over).then(|| how.to_owned())));
+                return Err(self.ended((!over).then(|| format!("closed stdout {closes}"))));
             }
             if now >= deadline {
-                let what =
-                    if self.is_done { "did not exit within" } else { "did not answer within" };
-                return Err(self.ended(Some(format!("{what} {} s", time.as_secs()))));
+                return Err(self.ended(Some(format!("did not {does} within {} s", time.as_secs()))));
             }
             if let Some(limit) = self.memory_limit_bytes {
                 let used = machine::group_memory_bytes(self.process.id());
@@ -198,13 +190,11 @@ impl Child {
                 Err(_) => self.stdin = None,
             }
         }
-        let mut buffer = [0; 1 << 14];
         if has_output {
-            self.answers.push(read_some(&mut self.stdout, &mut buffer));
+            self.answers.push(read_some(&mut self.stdout, &mut [0; 1 << 14]));
         }
         if has_errors {
-            let read = read_some(&mut self.stderr, &mut buffer);
-            self.keep_stderr(read);
+            self.read_stderr();
         }
     }
 
@@ -226,8 +216,8 @@ impl Child {
         pipes.map(|(fd, _)| fd.is_some() && ready.next().unwrap_or(false))
     }
 
-    fn keep_stderr(&mut self, bytes: &[u8]) {
-        self.stderr_end.extend_from_slice(bytes);
+    fn read_stderr(&mut self) {
+        self.stderr_end.extend_from_slice(read_some(&mut self.stderr, &mut [0; 1 << 14]));
         let over = self.stderr_end.len().saturating_sub(STDERR_BYTES);
         self.stderr_end.drain(..over);
     }
@@ -245,12 +235,10 @@ impl Child {
         // Earlier output may still be in the pipe.
         for _ in 0..STDERR_BYTES {
             let [.., has_errors] = self.ready(false, Duration::ZERO);
-            let mut buffer = [0; 1 << 12];
             if !has_errors {
                 break;
             }
-            let read = read_some(&mut self.stderr, &mut buffer);
-            self.keep_stderr(read);
+            self.read_stderr();
         }
         let before = if self.is_done { "" } else { " before it answered" };
         let by_itself = || status.map_or("ended".to_owned(), in_words) + before;
@@ -314,5 +302,4 @@ fn stderr_in_words(bytes: &[u8]) -> Option<String> {
     (!last.is_empty()).then(|| text::line_safe(&last))
 }
 
-/// Maximum lines of standard error in a message.
 const STDERR_LINES: usize = 6;

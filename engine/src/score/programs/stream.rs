@@ -29,7 +29,6 @@ pub(crate) struct Question<'q> {
     pub(crate) content: QuestionContent<'q>,
 }
 
-/// Text or token ids.
 #[derive(Clone, Debug)]
 pub(crate) enum QuestionContent<'q> {
     Text(Cow<'q, str>),
@@ -45,23 +44,12 @@ impl Question<'_> {
     }
 }
 
-/// Answer of a program for one row.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Reply {
     /// Whether the document is dropped; always `false` for windows.
     pub(crate) drop: bool,
     /// In the order of the statistics.
     pub(crate) values: Vec<Value>,
-}
-
-fn question_schema(program: &Program) -> SchemaRef {
-    let mut fields = keys(program);
-    fields.push(if program.reads_text {
-        Field::new("text", DataType::Utf8, false)
-    } else {
-        Field::new("ids", DataType::new_list(DataType::UInt32, false), false)
-    });
-    Arc::new(Schema::new(fields))
 }
 
 /// Columns that identify a row, in questions and answers.
@@ -89,10 +77,8 @@ pub(super) fn answer_fields(program: &Program) -> Vec<Field> {
 /// Columns of an answer before its statistics: the row, and its window or whether it is dropped.
 const BEFORE_STATISTICS: usize = 2;
 
-/// Writes questions as one stream.
 pub(super) struct Questions {
     schema: SchemaRef,
-    documents: bool,
     stream: StreamWriter<Vec<u8>>,
 }
 
@@ -100,16 +86,22 @@ const IN_MEMORY: &str = "a batch of these columns is written to memory";
 
 impl Questions {
     pub(super) fn new(program: &Program) -> Self {
-        let schema = question_schema(program);
+        let mut fields = keys(program);
+        fields.push(if program.reads_text {
+            Field::new("text", DataType::Utf8, false)
+        } else {
+            Field::new("ids", DataType::new_list(DataType::UInt32, false), false)
+        });
+        let schema = Arc::new(Schema::new(fields));
         let stream = StreamWriter::try_new(Vec::new(), &schema).expect(IN_MEMORY);
-        Self { schema, documents: program.settings.reads == Reads::Document, stream }
+        Self { schema, stream }
     }
 
     /// Encodes one batch, to be sent after the earlier ones.
     pub(super) fn batch(&mut self, questions: &[Question<'_>]) -> Vec<u8> {
         let rows = questions.iter().map(|question| question.row as i64);
         let mut columns: Vec<ArrayRef> = vec![Arc::new(Int64Array::from_iter_values(rows))];
-        if !self.documents {
+        if self.schema.field_with_name("window").is_ok() {
             let windows = questions.iter().map(|question| question.window as i32);
             columns.push(Arc::new(Int32Array::from_iter_values(windows)));
         }
@@ -149,7 +141,6 @@ fn ids(questions: &[Question<'_>]) -> ArrayRef {
 
 /// Maximum bytes of the body of an answer: 65,536 rows of a hundred statistics take a quarter.
 const MAX_MESSAGE_BYTES: usize = 256 << 20;
-/// Maximum bytes of its header.
 const MAX_HEADER_BYTES: usize = 16 << 20;
 const CONTINUATION: [u8; 4] = [0xff; 4];
 
@@ -171,9 +162,6 @@ impl Answers {
     }
 
     /// Returns the next record batch, or `None` if it is not complete yet.
-    ///
-    /// # Errors
-    /// The output is not a stream of the declared columns.
     pub(super) fn next(&mut self) -> Result<Option<RecordBatch>, String> {
         while let Some((header, body)) = self.message()? {
             if let Some(schema) = &self.schema {
@@ -276,9 +264,6 @@ fn body_bytes(header: &[u8], has_schema: bool) -> Result<usize, String> {
 }
 
 /// Converts a batch to the answers of `questions`, row by row.
-///
-/// # Errors
-/// The batch does not answer these questions.
 pub(super) fn replies(
     program: &Program,
     questions: &[Question<'_>],

@@ -23,7 +23,6 @@ pub(crate) struct ServerKind {
 }
 
 impl ServerKind {
-    /// The hub and its mirrors.
     pub(crate) const HUB: Self = Self {
         signs: true,
         refused: "check owner and name; for a private or gated repository set HF_TOKEN to a token of an account with access",
@@ -48,7 +47,6 @@ pub(super) struct HttpAnswer {
     pub(super) location: Option<Url>,
 }
 
-/// Returns the answer; `None` if the file does not exist.
 pub(super) fn found(
     answer: Result<HttpAnswer, StorageError>,
 ) -> Result<Option<HttpAnswer>, StorageError> {

@@ -8,7 +8,6 @@ use crate::storage::error::StorageError;
 pub(super) struct Remaining(VecDeque<Range<u64>>);
 
 impl Remaining {
-    /// Creates the list from ascending, disjoint ranges.
     pub(super) fn new(ranges: &[Range<u64>]) -> Self {
         Self(ranges.iter().filter(|range| !range.is_empty()).cloned().collect())
     }
@@ -48,5 +47,4 @@ impl Remaining {
     }
 }
 
-/// Callback for the pieces of a file.
 pub(crate) type Sink<'a> = &'a mut dyn FnMut(&[u8]) -> Result<(), StorageError>;

@@ -31,9 +31,8 @@ fn client(token: Option<(&str, &str)>) -> HttpClient {
         deadline: Duration::from_millis(300),
     };
     let token = token.map(|(url, token)| (Url::parse(url).unwrap(), token.to_owned()));
-    HttpClient::new(token, ServerKind::HUB, policy, Stop::default())
-        .unwrap()
-        .with_max_discarded_bytes(4_000_000)
+    let client = HttpClient::new(token, ServerKind::HUB, Stop::default()).unwrap();
+    HttpClient { policy, max_discarded_bytes: 4_000_000, ..client }
 }
 
 fn url(server: &Server, path: &str) -> Url {

@@ -9,9 +9,7 @@ use crate::base::environment;
 use crate::storage::http::HttpClient;
 use crate::storage::http::answers::ServerKind;
 use crate::storage::hub::Hub;
-use crate::storage::retry::RetryPolicy;
 
-/// File that every model has.
 const CONFIG: &str = "config.json";
 const MAX_CONFIG_BYTES: u64 = 16 << 20;
 
@@ -20,7 +18,7 @@ impl Hub {
         &self,
         model: &HubReference,
     ) -> Result<String, ModelProblem> {
-        let (client, endpoint) = self.client(RetryPolicy::default())?;
+        let (client, endpoint) = self.client()?;
         let url = files_of(&endpoint, model).join(CONFIG).expect("a plain name");
         let answer = client.small(&url, MAX_CONFIG_BYTES)?.ok_or_else(|| {
             ModelProblem::settings(format!("`{model}` has no file `{CONFIG}`"))
@@ -36,8 +34,7 @@ impl Hub {
             .with_hint(format!("name the commit: `hf://{}@<commit>`", model.repository())))
     }
 
-    /// Returns a client of the hub, and the hub's address.
-    pub(crate) fn client(&self, policy: RetryPolicy) -> Result<(HttpClient, Url), ModelProblem> {
+    pub(crate) fn client(&self) -> Result<(HttpClient, Url), ModelProblem> {
         let Home { endpoint, token, .. } = &self.home;
         let base = Url::parse(&format!("{endpoint}/"))
             .ok()
@@ -63,8 +60,7 @@ impl Hub {
             )
         })?;
         let token = token.clone().map(|token| (base.clone(), token));
-        let client = HttpClient::new(token, ServerKind::HUB, policy, self.options.stop.clone())?;
-        Ok((client, base))
+        Ok((HttpClient::new(token, ServerKind::HUB, self.options.stop.clone())?, base))
     }
 }
 

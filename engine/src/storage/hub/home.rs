@@ -18,7 +18,6 @@ pub(crate) struct Home {
     /// Address without a trailing slash.
     pub(crate) endpoint: String,
     pub(crate) token: Option<String>,
-    /// Whether to work without the network.
     pub(crate) offline: bool,
     /// Folder `hub` of the libraries' cache.
     cache: Option<PathBuf>,
@@ -57,7 +56,6 @@ impl Home {
         }
     }
 
-    /// Returns the commit of a branch in the libraries' cache.
     pub(crate) fn commit_of(&self, model: &HubReference) -> Option<String> {
         let folder = self.cache.as_ref()?.join(model.folder_name());
         short_text(&folder.join("refs").join(&model.revision)).filter(|commit| is_commit(commit))

@@ -14,7 +14,6 @@ use crate::base::text::count;
 use crate::storage::http::HttpClient;
 use crate::storage::http::answers::shown;
 use crate::storage::hub::Hub;
-use crate::storage::retry::RetryPolicy;
 use crate::storage::{atomic, marked};
 
 /// Limit of an API answer in bytes: a page has a thousand files.
@@ -42,7 +41,7 @@ impl Hub {
         &self,
         reference: &HubReference,
     ) -> Result<String, ModelProblem> {
-        let (client, endpoint) = self.client(RetryPolicy::default())?;
+        let (client, endpoint) = self.client()?;
         let url = api(&endpoint, reference, "revision");
         let (Revision { sha }, _) = request(&client, &url, reference)?;
         if is_commit(&sha) {
@@ -58,7 +57,7 @@ impl Hub {
         reference: &HubReference,
         path: &Path,
     ) -> Result<BTreeMap<String, Option<u64>>, ModelProblem> {
-        let (client, endpoint) = self.client(RetryPolicy::default())?;
+        let (client, endpoint) = self.client()?;
         let mut url = api(&endpoint, reference, "tree");
         url.set_query(Some("recursive=true"));
         let (mut files, mut folders, mut pages) = (BTreeMap::new(), BTreeSet::new(), 0);
@@ -135,8 +134,7 @@ fn request<T: for<'a> Deserialize<'a>>(
     Ok((json, answer.headers))
 }
 
-/// Returns the next page of a list, from `Link: <https://…>; rel="next"`. An invalid link, or one from an encrypted to
-/// a plain connection, is an error.
+/// Returns the next page of a list, from `Link: <https://…>; rel="next"`. A link to a plain connection is an error.
 fn next_page(from: &Url, headers: &HeaderMap) -> Result<Option<Url>, String> {
     let links = headers.get_all(header::LINK).iter().filter_map(|links| links.to_str().ok());
     let next = links.flat_map(|links| links.split(',')).find(|link| link.contains("rel=\"next\""));

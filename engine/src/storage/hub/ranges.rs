@@ -1,8 +1,7 @@
 //! Reads ranges of a data set's files from the hub.
 
 use std::collections::HashMap;
-use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use longsift_stages::model::ModelProblem;
@@ -10,13 +9,11 @@ use reqwest::Url;
 
 use super::commits::files_of;
 use super::reference::HubReference;
-use crate::storage::error::StorageError;
+use crate::base::parallel::lock;
 use crate::storage::http::{HttpClient, MAX_DISCARDED_PER_BLOCK, RemoteFile};
 use crate::storage::hub::Hub;
-use crate::storage::range_file::{FetchRange, RangeFile, Stamp};
-use crate::storage::retry::RetryPolicy;
+use crate::storage::range_file::{RangeFile, Stamp};
 
-/// Maximum number of files whose signed links are cached.
 const MAX_LINKS: usize = 4096;
 
 pub(super) struct HubFiles {
@@ -35,39 +32,25 @@ impl Hub {
         if self.is_offline() {
             return Ok(None);
         }
-        let (client, endpoint) = self.client(RetryPolicy::default())?;
-        let client = client.with_max_discarded_bytes(MAX_DISCARDED_PER_BLOCK);
+        let (mut client, endpoint) = self.client()?;
+        client.max_discarded_bytes = MAX_DISCARDED_PER_BLOCK;
         let base = files_of(&endpoint, reference);
         Ok(Some(Arc::new(HubFiles { client, base, opened: Mutex::default() })))
     }
 }
 
-struct HubFile {
-    remote: Arc<HubFiles>,
-    name: String,
-    length: u64,
-}
-
-impl FetchRange for HubFile {
-    fn fetch(&self, range: Range<u64>) -> Result<Bytes, StorageError> {
-        let file = self.remote.file(&self.name, self.length);
-        self.remote.client.read_range(&file, range)
-    }
-}
-
 impl HubFiles {
-    /// Opens a file without sending a request.
     pub(super) fn open(self: &Arc<Self>, name: &str, length: u64) -> RangeFile {
         // The address contains a commit, which identifies the version.
         let key = format!("{}\0commit", self.file(name, length).url);
-        let file = HubFile { remote: Arc::clone(self), name: name.to_owned(), length };
+        let (files, name) = (Arc::clone(self), name.to_owned());
+        let fetch = move |range| files.client.read_range(&files.file(&name, length), range);
         // A commit never changes.
-        RangeFile::remote(file, key, Stamp::new(length, 0), Bytes::new())
+        RangeFile::remote(fetch, key, Stamp::new(length, 0), Bytes::new())
     }
 
-    /// Returns a file, with its last redirect.
     fn file(&self, name: &str, length: u64) -> Arc<RemoteFile> {
-        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut opened = lock(&self.opened);
         if let Some(file) = opened.get(name) {
             return Arc::clone(file);
         }

@@ -4,7 +4,6 @@ use std::fmt;
 
 use longsift_stages::contract::{Address, Scheme};
 
-/// Prefix of data sets after the scheme.
 const DATASETS: &str = "datasets/";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,7 +15,6 @@ pub enum RepositoryKind {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HubReference {
     pub kind: RepositoryKind,
-    /// User or organisation.
     pub owner: String,
     pub name: String,
     /// Commit (40 hexadecimal digits), branch or tag; `main` by default.
@@ -96,7 +94,6 @@ impl HubReference {
         Self { revision: commit.to_owned(), ..self.clone() }
     }
 
-    /// Returns the path on the hub: `owner/name` or `datasets/owner/name`.
     pub fn repository(&self) -> String {
         match self.kind {
             RepositoryKind::Model => format!("{}/{}", self.owner, self.name),
@@ -113,7 +110,6 @@ impl HubReference {
         format!("{kind}--{}--{}", self.owner, self.name)
     }
 
-    /// Returns the command that downloads the repository with the hub's own tools.
     pub fn download_command(&self) -> String {
         let kind = match self.kind {
             RepositoryKind::Model => "",
@@ -123,7 +119,6 @@ impl HubReference {
     }
 }
 
-/// Formats `hf://owner/name@revision` or `hf://datasets/owner/name@revision`.
 impl fmt::Display for HubReference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}@{}", Scheme::Hub, self.repository(), self.revision)

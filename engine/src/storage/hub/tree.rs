@@ -17,7 +17,6 @@ use crate::storage::range_file::RangeFile;
 /// Maximum bytes of a cached list: a million files take some hundred megabytes.
 const MAX_LIST_BYTES: u64 = 1 << 30;
 
-/// Files of a data set at one commit, and the requested path.
 pub struct Tree {
     reference: HubReference,
     /// File lengths in bytes by name; `None` if unknown.
@@ -36,9 +35,6 @@ pub struct Tree {
 
 impl Hub {
     /// Lists the files of the data set at `path`. Lists are cached, since a commit never changes.
-    ///
-    /// # Errors
-    /// An invalid reference, a missing or inaccessible data set, an unreachable network.
     pub fn dataset(&self, path: &str) -> Result<Arc<Tree>, Vec<ModelProblem>> {
         let (reference, wanted) =
             HubReference::parse_dataset(path).map_err(|why| vec![ModelProblem::settings(why)])?;
@@ -86,7 +82,6 @@ impl Tree {
         self.reference.to_string()
     }
 
-    /// Returns the file names, '/'-separated, sorted by bytes.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.files.keys().map(String::as_str)
     }
@@ -111,7 +106,6 @@ impl Tree {
         Err(ModelProblem::settings(message).with_hint(hint))
     }
 
-    /// Opens a file in the cache of the hub's libraries.
     fn whole(&self, name: &str, length: Option<u64>) -> Option<RangeFile> {
         let file = RangeFile::open_local(&self.snapshot.as_ref()?.join(name)).ok()?;
         // A commit never changes, wherever its files are.

@@ -134,8 +134,7 @@ async fn check_list(answer: HttpResponse, token: &str) -> Result<HttpResponse, H
     Ok(HttpResponse::from_parts(parts, page.into_bytes().into()))
 }
 
-/// Returns whether a page is a list of S3, GCS or Azure. Some servers send errors and login pages with the status of success, which
-/// would be read as empty lists.
+/// Whether a page is a list, and not an error or a login page with the status of success.
 fn is_list(page: &str) -> bool {
     ["ListBucketResult", "EnumerationResults"].iter().any(|root| {
         page.contains(&format!("<{root}")) && page.trim_end().ends_with(&format!("</{root}>"))

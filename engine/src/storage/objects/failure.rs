@@ -36,7 +36,6 @@ pub(super) fn incomplete(why: &str) -> Error {
     Error::Generic { store: "store", source: format!("{INCOMPLETE}: {why}").into() }
 }
 
-/// Converts an error of an object store, with a hint for known causes.
 pub(super) fn failure(operation: &'static str, address: &str, error: &Error) -> StorageError {
     let failure =
         StorageError::new(operation, Location::parse(address), kind(error), in_words(error));
@@ -123,7 +122,6 @@ pub(super) fn element<'a>(xml: &'a str, tag: &str) -> Option<&'a str> {
     Some(rest.split_once("</")?.0)
 }
 
-/// Formats an error with its causes, without repetitions.
 fn in_words(error: &Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

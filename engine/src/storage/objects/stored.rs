@@ -47,7 +47,10 @@ impl Store for ObjectStores {
         let (source, target) = (locate("copy", from)?, locate("copy", to)?);
         let opened = request("copy", from, || source.client.objects.head(&source.path))?;
         if opened.size > MAX_COPY_BYTES || source.root != target.root {
-            return copy_by_hand(from, to);
+            let mut upload = Uploading::new(to)?;
+            io::copy(&mut self.reader(from)?, &mut upload)
+                .map_err(failed("copy", from.as_ref()))?;
+            return upload.complete();
         }
         request("copy", from, || source.client.objects.copy(&source.path, &target.path))
     }
@@ -150,12 +153,4 @@ pub(crate) fn write_version(
     // If the answer to an earlier attempt was lost, the object already has these bytes.
     let found = if_present(read_version(address, policy))?;
     Ok(found.filter(|(found, _)| found == bytes).map(|(_, version)| version))
-}
-
-/// Copies an object that is too large for the store to copy.
-fn copy_by_hand(from: &str, to: &str) -> Result<(), StorageError> {
-    let mut target = Uploading::new(to)?;
-    io::copy(&mut ObjectStores.reader(from)?, &mut target)
-        .map_err(failed("copy", from.as_ref()))?;
-    target.complete()
 }

@@ -35,7 +35,6 @@ struct UploadParts {
     id: Arc<MultipartId>,
     begun: usize,
     pending: JoinSet<Result<(usize, PartId), StorageError>>,
-    /// Completed parts: index and identifier.
     done: Vec<(usize, PartId)>,
 }
 
@@ -87,7 +86,6 @@ impl Uploading {
 }
 
 impl UploadParts {
-    /// Waits until fewer than `max` parts are being sent.
     fn wait(&mut self, max: usize) -> Result<(), StorageError> {
         runtime().block_on(async {
             while self.pending.len() >= max.max(1) {
@@ -96,12 +94,6 @@ impl UploadParts {
             }
             Ok(())
         })
-    }
-
-    /// Returns the identifiers of all parts in order, after they are sent.
-    fn ids(&mut self) -> Vec<PartId> {
-        self.done.sort_unstable_by_key(|(index, _)| *index);
-        self.done.iter().map(|(_, id)| id.clone()).collect()
     }
 }
 
@@ -132,7 +124,9 @@ impl Upload for Uploading {
         }
         let parts = self.parts.as_mut().expect("parts were sent");
         parts.wait(1)?;
-        let (path, ids) = (&self.location.path, parts.ids());
+        parts.done.sort_unstable_by_key(|(index, _)| *index);
+        let ids: Vec<PartId> = parts.done.iter().map(|(_, id)| id.clone()).collect();
+        let path = &self.location.path;
         let done = request("write", &self.address, || {
             parts.store.complete_multipart(path, &parts.id, ids.clone())
         });

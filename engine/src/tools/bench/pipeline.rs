@@ -17,7 +17,6 @@ use crate::dataset::documents::{self, Document, DocumentContent};
 use crate::plan::Plan;
 use crate::plan::attention::Attention;
 use crate::run_directory::summary::Summary;
-use crate::score::documents::JudgedDocument;
 use crate::score::prepare::prepare;
 
 const TEXT_BYTES: usize = 16 << 20;
@@ -46,7 +45,7 @@ fn tokenize(
     for threads in if all > 1 { vec![1, all] } else { vec![1] } {
         let pool = pool(threads)?;
         let seconds = median(measurements.options.repeats(), || {
-            let documents = documents.iter().cloned().map(JudgedDocument::from).collect();
+            let documents = documents.to_vec();
             let start = Instant::now();
             pool.install(|| prepare(plan, "bench", documents));
             Ok(start.elapsed().as_secs_f64())

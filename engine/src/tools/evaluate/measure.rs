@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use longsift_stages::contract::{Measure, RowError, StatisticValues, Value, Window};
+use longsift_stages::contract::{Evidence, Measure, RowError, StatisticValues, Value, Window};
 use longsift_stages::tokenize::TokenBytes;
 use rayon::prelude::*;
 use serde_json::json;
@@ -22,11 +22,9 @@ use crate::devices::scheduler::{Scheduler, SchedulerMessage};
 use crate::plan::Plan;
 use crate::plan::programs::Program;
 use crate::run_directory::facts::Identity;
-use crate::score::journal::{self, Header, Journal, StatisticsKey, WindowKey};
-use crate::score::measuring::{Measured, statistics_from_answer, statistics_from_attention};
-use crate::score::passes::{ModelOnDevices, STOP_INTERVAL, device_panicked, no_device};
+use crate::score::journal::{self, Header, Journal, RetainedMeasure, StatisticsKey, WindowKey};
+use crate::score::passes::{Measured, ModelOnDevices, STOP_INTERVAL, devices_failed, statistics};
 use crate::score::programs::{Programs, Question, QuestionContent};
-use crate::score::retained::RetainedMeasure;
 
 /// Version of the results, raised if the same measures return different ones for a constructed window.
 const VERSION: u32 = 1;
@@ -268,7 +266,9 @@ impl<'a> Measurer<'a> {
         let questions: Vec<Question<'_>> = questions.collect();
         self.programs.query(program, &questions, &mut |answer| match answer {
             Some((position, answer)) => {
-                keep(self, missing[position].0, statistics_from_answer(measure, answer))
+                let taken = answer
+                    .and_then(|reply| statistics(measure, &[], Evidence::Answers(reply.values)));
+                keep(self, missing[position].0, taken)
             }
             None => self.journal.sync_if_due(Instant::now()),
         })
@@ -304,12 +304,16 @@ impl<'a> Measurer<'a> {
             match scheduler.wait(STOP_INTERVAL) {
                 Some(SchedulerMessage::Window { id, result }) => {
                     if let Some(index) = submitted.remove(&id) {
-                        keep(self, index, statistics_from_attention(measure, result))?;
+                        let taken = result.and_then(|(window, sums)| {
+                            statistics(measure, &window.ids, Evidence::Attention(sums))
+                        });
+                        keep(self, index, taken)?;
                     }
                 }
-                Some(SchedulerMessage::Step { .. }) | None => {}
-                Some(SchedulerMessage::NoDeviceLeft(why)) => return Err(no_device(&why)),
-                Some(SchedulerMessage::Bug(panic)) => return Err(device_panicked(&panic)),
+                Some(SchedulerMessage::Step(_)) | None => {}
+                Some(SchedulerMessage::Failed(blame, why)) => {
+                    return Err(devices_failed(blame, &why));
+                }
             }
             self.journal.sync_if_due(Instant::now())?;
         }
