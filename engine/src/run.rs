@@ -278,8 +278,7 @@ impl Run<'_> {
         lock.write(&here.lock_file())
     }
 
-    /// Restores the plan and the lock of the current selection, after a run with other settings was killed before it replaced
-    /// the selection.
+    /// Restores the plan and the lock of the current selection, after a killed run with other settings replaced them.
     fn restore_plan_and_lock(
         &self,
         lock: &PipelineLock,

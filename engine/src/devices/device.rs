@@ -53,8 +53,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// Number of windows of `window_bytes` bytes that fit into the memory that is free now, in addition to `resident_bytes`: at
-    /// least one, since a window can be measured in groups of heads.
+    /// Number of windows of `window_bytes` bytes that fit into the free memory in addition to `resident_bytes`, at least one.
     pub fn fitting_windows(&self, window_bytes: u64, resident_bytes: u64) -> usize {
         let available = self.ledger.memory_state().map_or(0, |state| state.available);
         let fitting = available.saturating_sub(resident_bytes) / window_bytes.max(1);

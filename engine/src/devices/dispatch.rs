@@ -43,8 +43,7 @@ pub struct Dispatcher {
     waiting_since: Option<Duration>,
     pause: Duration,
     steps: Vec<Step>,
-    /// Number of changes, except of memory, that affect which windows fit on which device: a window is added, starts or ends;
-    /// a device loads the table or is retired.
+    /// Number of changes, except of memory, that affect which windows fit on which device.
     changes: u64,
 }
 

@@ -102,8 +102,7 @@ impl Ledger {
         Self::open(source, headroom, false)
     }
 
-    /// Returns an account that grants a reservation that does not fit if it is the only one: for the processor, which has no
-    /// alternative.
+    /// Returns an account that grants an oversized reservation if it is the only one: for the processor.
     pub fn with_oversized_allowed(source: Box<dyn MemorySource>) -> Arc<Self> {
         Self::open(source, 0, true)
     }

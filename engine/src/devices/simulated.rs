@@ -226,8 +226,7 @@ impl Compute for SimulatedDevice {
         self.memory.load(self.resident_bytes(layer.spec(), layer.table().bytes()))
     }
 
-    /// About the bytes on a GPU, without padding: token ids and row factors, rotated queries and keys, and the sums of each
-    /// block of rows.
+    /// About the bytes on a GPU, without padding: ids and row factors, rotated queries and keys, and the sums of each block.
     fn window_bytes(&self, layer: &AttentionSpec, tokens: usize, key_heads: Range<usize>) -> u64 {
         let shape = layer.attention_shape(tokens);
         let (tokens, keys) = (tokens as u64, key_heads.len() as u64);

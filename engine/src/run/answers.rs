@@ -59,8 +59,7 @@ impl Run<'_> {
         summary
     }
 
-    /// Returns the outcome of a run whose result is up to date. Evaluates the pipeline's checks again, since they may have
-    /// changed.
+    /// Returns the outcome of a run whose result is up to date. Evaluates the checks again, which may have changed.
     pub(super) fn finished_outcome(&self, before: Summary) -> Result<RunOutcome> {
         let tables = || {
             let manifest = Manifest::read_finished(self.directory)?;

@@ -53,8 +53,7 @@ impl Run<'_> {
         Ok(RunState { digests, lock, wanted, valid })
     }
 
-    /// Chooses the directory for scores. A fresh start scores in a nested directory, where a later run with the same score
-    /// settings resumes it.
+    /// Chooses the directory for scores. A fresh start has a nested one, where a later run with the same settings resumes it.
     fn choose_scores_directory(&mut self, options: &RunOptions, now: &Identity) -> Result<()> {
         let fresh = self.directory.fresh();
         if self.plan.options.scores_from.is_some() {
@@ -80,8 +79,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Computes the digests of files, and determines the kernels. A selection measures nothing, so its kernels are those in the
-    /// lock, from the machines that scored.
+    /// Computes the digests of files. The kernels of a selection, which measures nothing, are those in the lock.
     pub(super) fn digests(&mut self, options: &RunOptions) -> Result<Digests> {
         let before = match PipelineLock::read(&self.scores.lock_file()) {
             Err(_) if self.plan.options.fresh => None,

@@ -96,8 +96,7 @@ impl Run<'_> {
         Ok(RunOutcome { labels, warnings, ..RunOutcome::new(summary) })
     }
 
-    /// Returns the writer of a selection. Shards write their parts to a folder that only the same selection of the same version
-    /// uses.
+    /// Returns the writer of a selection. Shards write their parts to a folder of this selection and version.
     pub(super) fn writer<'b>(
         &'b self,
         records: &'b [UnitRecord],
@@ -143,8 +142,7 @@ impl Run<'_> {
         files.into_iter().map(stage).collect()
     }
 
-    /// Stages the records of the selection in `folder`, next to its parts, and moves everything into place together. `moves`
-    /// lists the parts.
+    /// Stages the records of the selection in `folder` and moves everything into place together. `moves` lists the parts.
     fn commit(
         &self,
         folder: &Path,

@@ -11,8 +11,7 @@ use crate::run_directory::facts::Identity;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::pipeline_lock::PipelineLock;
 
-/// Describes why a run of `plan` would mix scores of other settings with those in `scores`; `None` if it would not. Measures in
-/// `remeasure` may differ.
+/// Describes why `plan` would mix scores of other settings with those in `scores`. Measures in `remeasure` may differ.
 pub(super) fn incompatible_scores(
     plan: &Plan,
     scores: &RunDirectory,
@@ -96,8 +95,7 @@ fn parse_kernels(line: &str) -> Option<(&str, &str)> {
     values.split_once(", was ")
 }
 
-/// Returns the options that select the recorded kernel or backend if it, and the matching table kernel, are the only
-/// differences and this machine supports it.
+/// Returns the options that select the recorded kernel or backend, if nothing else differs and this machine supports it.
 fn options_before(measures: &[(String, Vec<String>)]) -> Option<String> {
     let mut lines = measures.iter().flat_map(|(_, lines)| lines);
     let (now, before) = lines.clone().find_map(|line| parse_kernels(line))?;

@@ -13,8 +13,7 @@ use crate::run_directory::units::{self, UnitRecord};
 
 const MAX_LISTED: usize = 20;
 
-/// Refuses a selection while work units lack scores or statistics: names the first ones and their shards, and lists all in
-/// `missing.json`. Removes the list if nothing is missing.
+/// Refuses a selection while work units lack scores or statistics: names the first ones, and lists all in `missing.json`.
 pub(super) fn refuse_missing(
     plan: &Plan,
     valid: &[Option<UnitRecord>],

@@ -42,8 +42,7 @@ struct OpenWindow {
     tokens: u64,
     /// By measure: those of the plan, `None` until it has finished, then the retained ones.
     values: Vec<Option<Measured>>,
-    /// By measure of the plan, whether a guard before it skips the window. Statistics of a run with other guards may exist
-    /// nevertheless.
+    /// By measure of the plan, whether a guard before it skips the window, which may have statistics nevertheless.
     skipped: Vec<bool>,
     new: bool,
 }

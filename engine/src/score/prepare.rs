@@ -37,8 +37,7 @@ pub enum Preparation {
         windows: u64,
     },
     Measure(CutDocument),
-    /// The tokenizer timed out, after a time that no published tokenizer needs. Ends the run instead of quarantining the row,
-    /// since another machine might succeed.
+    /// The tokenizer timed out. Ends the run instead of quarantining the row, since another machine might succeed.
     TimedOut(Box<Diagnostic>),
 }
 
@@ -46,8 +45,7 @@ pub enum Preparation {
 pub struct CutDocument {
     /// Token ids, without BOS.
     pub ids: Vec<u32>,
-    /// End of each token in the text, moved to the end of its character, and the length of the text; `None` for pre-tokenized
-    /// documents.
+    /// End of each token in the text, moved to the end of its character, and the length of the text; `None` if pre-tokenized.
     pub ends: Option<EncodedText>,
     /// Length of the text in bytes; 0 for pre-tokenized documents.
     pub text_bytes: usize,

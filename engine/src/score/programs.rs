@@ -76,8 +76,7 @@ impl<'a> Programs<'a> {
         Ok(Self { stop, copies, is_abandoned: AtomicBool::new(false) })
     }
 
-    /// Queries a program. Calls `on_answer` for each answer with the index of its question, in any order, and with `None` at
-    /// intervals without an answer.
+    /// Queries a program. Calls `on_answer` with the index of a question and its answer, in any order, or `None` at intervals.
     pub(crate) fn query(
         &self,
         program: &Program,

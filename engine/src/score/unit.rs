@@ -42,8 +42,7 @@ const MAX_OPEN_BATCHES: usize = 2;
 pub(super) enum FromReader {
     /// Documents of the unit, tokenized and cut, or the error that ends reading.
     Batch(Result<Vec<Prepared>>),
-    /// A row group cannot be used. Some of its documents may have been sent, so the unit is read again from its beginning,
-    /// without this row group.
+    /// A row group cannot be used, but some of its documents may have been sent: the unit is read again without it.
     Restart,
     /// End of the unit, with its row groups that could not be used.
     End(LostRowGroups),
@@ -76,8 +75,7 @@ fn row_group_error(error: ReadError) -> Result<Option<Box<RowGroupError>>> {
     }
 }
 
-/// Sends the documents of a unit without those of lost row groups. Returns the error of another row group, after which the unit
-/// is read again.
+/// Sends the documents of a unit without those of lost row groups. Returns the error of another row group that is lost.
 fn read_without(
     context: &ScoreContext<'_>,
     unit: &WorkUnit,
@@ -116,8 +114,7 @@ fn read_without(
     judge.finish().map(|()| None)
 }
 
-/// Refuses the first document that has windows to measure, but a group that the calibration lacks: the selection could not
-/// score it.
+/// Refuses the first document with windows to measure whose group the calibration lacks: the selection could not score it.
 fn refuse_unknown_group(
     context: &ScoreContext<'_>,
     unit: &WorkUnit,
@@ -244,8 +241,7 @@ impl<'a> OpenUnit<'a> {
         })
     }
 
-    /// Measures every document of the unit. Returns the row groups that could not be used; `None` if the unit must be restarted
-    /// without one of them.
+    /// Measures every document of the unit. Returns the lost row groups; `None` if it must be restarted without one of them.
     fn measure_batches(&mut self, batches: &Receiver<FromReader>) -> Result<Option<LostRowGroups>> {
         // Documents of the batches whose windows are being measured, and the scheduler's ids of the windows.
         let mut in_work = VecDeque::new();
@@ -371,8 +367,7 @@ impl<'a> OpenUnit<'a> {
         Ok(())
     }
 
-    /// Writes the parts and then the record that makes them count. Returns the valid record, and whether another process
-    /// committed it.
+    /// Writes the parts and then the record. Returns the valid record, and whether another process committed it.
     fn finish(self, lost: &LostRowGroups) -> Result<(UnitRecord, bool)> {
         let Self { context, unit, bad, counts, .. } = self;
         if counts.rows != unit.rows {

@@ -199,8 +199,7 @@ fn locate(operation: &'static str, url: &str) -> Result<ObjectLocation, StorageE
     Ok(ObjectLocation { client, root, path })
 }
 
-/// Returns the client of a bucket, creating it once. Retries are done here ([`request`]), because the library's client
-/// respects neither `Retry-After` nor signals.
+/// Returns the client of a bucket. Retries are done here, because the library's respect neither `Retry-After` nor signals.
 fn client(scheme: Scheme, root: &str) -> Result<BucketClient, String> {
     static CLIENTS: Mutex<BTreeMap<String, BucketClient>> = Mutex::new(BTreeMap::new());
     let mut clients = lock(&CLIENTS);

@@ -10,8 +10,7 @@ use longsift_stages::contract::Location;
 use super::error::StorageError;
 use super::range_file::Stamp;
 
-/// Files of a store by address. Written files appear atomically and are then durable. Folders exist only while they
-/// contain files.
+/// Files of a store by address. Written files appear atomically and are durable. Folders exist while they contain files.
 pub(crate) trait Store: Sync {
     fn read(&self, address: &str) -> Result<Vec<u8>, StorageError>;
     fn reader(&self, address: &str) -> Result<Box<dyn Read>, StorageError>;

@@ -56,8 +56,7 @@ impl Dispatcher {
         Next::Wait(Some(delay.min(left)))
     }
 
-    /// Returns the memory numbers of the ready device with the most available memory, for one key head; and whether waiting
-    /// cannot help.
+    /// Returns the memory numbers of the ready device with the most available memory, and whether waiting cannot help.
     fn nearest(&self, tokens: usize) -> (NotEnough, bool) {
         let mut best: Option<(u64, NotEnough)> = None;
         let mut hopeless = true;

@@ -43,8 +43,7 @@ pub(super) struct Child {
 }
 
 pub(super) enum Failed {
-    /// The program exited, or was killed because of its time or memory; another process may succeed. Holds a description with
-    /// the end of its standard error.
+    /// The program exited, or was killed because of its time or memory: another process may succeed. Quotes its stderr.
     Ended(String),
     /// The program wrote something other than an answer; holds a description.
     Wrong(String),
@@ -198,8 +197,7 @@ impl Child {
         }
     }
 
-    /// Waits at most `time`; returns whether standard input, output and error are ready. Standard input counts with `has_bytes`
-    /// only.
+    /// Waits at most `time`; returns whether stdin (only with `has_bytes`), stdout and stderr are ready.
     fn ready(&self, has_bytes: bool, time: Duration) -> [bool; 3] {
         let pipes = [
             (self.stdin.as_ref().filter(|_| has_bytes).map(AsFd::as_fd), PollFlags::OUT),
