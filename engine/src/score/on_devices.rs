@@ -50,28 +50,20 @@ pub fn run_models<T>(
     let passes: Vec<_> =
         plan.whole_models.iter().map(|(index, whole)| (*index, Passes::new(whole, stop))).collect();
     let schedulers: Vec<_> = passes.iter().map(|(_, passes)| passes.scheduler()).collect();
-    let watches: Vec<Option<Watch<'_>>> = schedulers
-        .iter()
-        .map(|scheduler| {
-            let ((directory, progress), devices) = (watched?, scheduler.devices);
-            let on_gpus = devices.iter().any(|device| device.compute.name() != "cpu");
-            on_gpus.then(|| Watch::new(directory, progress, devices))
-        })
-        .collect();
-    let models = passes.iter().zip(&schedulers).zip(&watches);
-    let models = models.map(|(((index, passes), scheduler), watch)| {
-        let (measure_index, watch) = (*index, watch.as_ref());
-        ModelOnDevices { measure_index, passes, scheduler, watch }
+    let models = passes.iter().zip(&schedulers).map(|((index, passes), scheduler)| {
+        let on_gpus = scheduler.devices.iter().any(|device| device.compute.name() != "cpu");
+        let watch = |(directory, progress)| Watch::new(directory, progress, scheduler.devices);
+        let watch = watched.filter(|_| on_gpus).map(watch);
+        ModelOnDevices { measure_index: *index, passes, scheduler, watch }
     });
     let models: Vec<ModelOnDevices<'_>> = models.collect();
     let done = PassScheduler::run_all(&schedulers, || {
         let done = work(&models);
         for model in &models {
-            model.watch.map_or(Ok(()), |watch| watch.finish(model.scheduler))?;
+            model.watch.as_ref().map_or(Ok(()), |watch| watch.finish(model.scheduler))?;
         }
         done
     });
-    drop(models);
-    let uses = watches.into_iter().flatten().map(Watch::into_use);
+    let uses = models.into_iter().filter_map(|model| model.watch).map(Watch::into_use);
     (done, uses.reduce(DeviceUse::merged_with))
 }

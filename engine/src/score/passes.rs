@@ -130,13 +130,12 @@ impl Work<Group, ForwardResult> for Passes<'_> {
     }
 }
 
-#[derive(Clone, Copy)]
 pub(crate) struct ModelOnDevices<'a> {
     pub(crate) measure_index: u16,
     pub(crate) passes: &'a Passes<'a>,
     pub(crate) scheduler: &'a PassScheduler<'a>,
     /// Monitor of the devices; `None` for the processor.
-    pub(crate) watch: Option<&'a Watch<'a>>,
+    pub(crate) watch: Option<Watch<'a>>,
 }
 
 impl ModelOnDevices<'_> {
@@ -202,7 +201,7 @@ impl ModelOnDevices<'_> {
                     }
                 }
                 Some(SchedulerMessage::Step(step)) => {
-                    self.watch.map_or(Ok(()), |watch| watch.step(step))?;
+                    self.watch.as_ref().map_or(Ok(()), |watch| watch.step(step))?;
                 }
                 Some(SchedulerMessage::Failed(blame, why)) => {
                     return Err(devices_failed(blame, &why));
