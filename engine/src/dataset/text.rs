@@ -92,10 +92,7 @@ pub(super) fn as_bytes(data_type: &DataType) -> DataType {
 }
 
 /// Converts a column whose texts were read as bytes to the requested type. Returns the indices of rows with invalid
-/// UTF-8, ascending; their values are null.
-///
-/// # Errors
-/// A value that does not fit the type for another reason.
+/// UTF-8, ascending; their values are null. A value that does not fit for another reason is an error.
 pub(super) fn to_text(
     array: &ArrayRef,
     wanted: &DataType,
@@ -137,7 +134,6 @@ fn without_views(array: &BinaryViewArray, bad: &[bool]) -> Result<BinaryViewArra
     )
 }
 
-/// Marks the rows of `array` with invalid UTF-8 at any depth.
 fn mark(array: &dyn Array, wanted: &DataType, bad: &mut [bool]) {
     match (array.data_type(), wanted) {
         (DataType::Binary | DataType::LargeBinary | DataType::BinaryView, text)
@@ -155,10 +151,7 @@ fn mark(array: &dyn Array, wanted: &DataType, bad: &mut [bool]) {
             }
         }
         (_, wanted) => {
-            let item = match wanted {
-                DataType::Map(entries, _) => Some(entries),
-                other => types::list_item(other),
-            };
+            let item = types::child_fields(wanted).first();
             if let (Some(item), Some((items, ranges))) = (item, types::items(array)) {
                 let mut of_items = vec![false; items.len()];
                 mark(items.as_ref(), item.data_type(), &mut of_items);

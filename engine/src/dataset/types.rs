@@ -7,12 +7,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::{
-    Array, ArrayRef, FixedSizeListArray, GenericListArray, GenericListViewArray, MapArray,
-    OffsetSizeTrait, StructArray,
-};
+use arrow_array::{Array, ArrayRef, GenericListViewArray, OffsetSizeTrait, make_array};
 use arrow_cast::{CastOptions, cast_with_options};
-use arrow_schema::{ArrowError, DataType, Field, FieldRef, Fields, TimeUnit};
+use arrow_schema::{ArrowError, DataType, Field, FieldRef, TimeUnit};
 
 use super::formats::type_names;
 
@@ -66,7 +63,6 @@ pub(super) fn utc_time_field(mut field: Field) -> Field {
     field
 }
 
-/// Describes a column that a format cannot hold.
 pub(super) fn unsupported(field: &Field, why: impl std::fmt::Display) -> String {
     format!("`{}` of the type {}: {why}", field.name(), type_names::name(field.data_type()))
 }
@@ -322,12 +318,16 @@ pub(crate) fn list_item(data_type: &DataType) -> Option<&FieldRef> {
 
 /// Whether `test` is true for a type or one inside it, at any depth.
 pub(super) fn contains(data_type: &DataType, test: fn(&DataType) -> bool) -> bool {
-    test(data_type)
-        || match data_type {
-            DataType::Struct(fields) => fields.iter().any(|of| contains(of.data_type(), test)),
-            DataType::Map(item, _) => contains(item.data_type(), test),
-            other => list_item(other).is_some_and(|item| contains(item.data_type(), test)),
-        }
+    test(data_type) || child_fields(data_type).iter().any(|field| contains(field.data_type(), test))
+}
+
+/// Returns the item of lists, the entries of maps and the fields of structs.
+pub(super) fn child_fields(data_type: &DataType) -> &[FieldRef] {
+    match data_type {
+        DataType::Struct(fields) => fields,
+        DataType::Map(entries, _) => std::slice::from_ref(entries),
+        other => list_item(other).map_or(&[], std::slice::from_ref),
+    }
 }
 
 /// Returns the items of all lists or maps of an array, and by row the range of its items; `None` for other arrays.
@@ -384,96 +384,31 @@ pub(super) fn bytes_at(array: &dyn Array, row: usize) -> Option<&[u8]> {
     }
 }
 
-/// Converts an array to type `to`, which may differ in width, view, dictionary encoding, names and nullability. Free if
-/// the types are equal.
-///
-/// # Errors
-/// A value that does not fit the type: a null in a non-nullable type, more than 2 GiB of `string`, an instant in seconds that
-/// milliseconds cannot hold.
+/// Converts an array to type `to`, which may differ in width, view, dictionary encoding, names and nullability. A value that
+/// does not fit the type is an error.
 pub(super) fn conform(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
     if array.data_type() == to {
         return Ok(Arc::clone(array));
     }
-    Ok(match (array.data_type(), to) {
-        (DataType::Struct(_), DataType::Struct(fields)) => {
-            Arc::new(conform_struct(array.as_struct(), fields)?) as ArrayRef
-        }
-        (DataType::List(_), DataType::List(item)) => conform_list(array.as_list::<i32>(), item)?,
-        (DataType::LargeList(_), DataType::LargeList(item)) => {
-            conform_list(array.as_list::<i64>(), item)?
-        }
-        (DataType::FixedSizeList(_, _), DataType::FixedSizeList(item, size)) => {
-            let list = array.as_fixed_size_list();
-            let values = conform(list.values(), item.data_type())?;
-            let nulls = list.nulls().cloned();
-            Arc::new(FixedSizeListArray::try_new_with_length(
-                Arc::clone(item),
-                *size,
-                values,
-                nulls,
-                list.len(),
-            )?)
-        }
-        (DataType::Map(_, _), DataType::Map(entries, sorted)) => {
-            let map = array.as_map();
-            let DataType::Struct(fields) = entries.data_type() else {
-                return Err(ArrowError::SchemaError(
-                    "the entries of a map are not a struct".into(),
-                ));
-            };
-            let values = conform_struct(map.entries(), fields)?;
-            let nulls = map.nulls().cloned();
-            Arc::new(MapArray::try_new(
-                Arc::clone(entries),
-                map.offsets().clone(),
-                values,
-                nulls,
-                *sorted,
-            )?)
-        }
-        _ => {
-            let options = CastOptions { safe: false, ..CastOptions::default() };
-            cast_with_options(array, to, &options)?
-        }
-    })
-}
-
-/// Applies [`conform`] to the children of a struct, by index.
-fn conform_struct(array: &StructArray, fields: &Fields) -> Result<StructArray, ArrowError> {
-    if array.num_columns() != fields.len() {
-        let why =
-            format!("a struct of {} fields is not one of {}", array.num_columns(), fields.len());
-        return Err(ArrowError::SchemaError(why));
+    if zip_children(array.data_type(), to, |_, field| Some(Arc::clone(field))).is_none() {
+        let options = CastOptions { safe: false, ..CastOptions::default() };
+        return cast_with_options(array, to, &options);
     }
-    let columns = array
-        .columns()
-        .iter()
-        .zip(fields)
-        .map(|(column, field)| conform(column, field.data_type()));
-    let columns = columns.collect::<Result<_, _>>()?;
-    StructArray::try_new_with_length(fields.clone(), columns, array.nulls().cloned(), array.len())
-}
-
-fn conform_list<O: OffsetSizeTrait>(
-    list: &GenericListArray<O>,
-    item: &FieldRef,
-) -> Result<ArrayRef, ArrowError> {
-    let values = conform(list.values(), item.data_type())?;
-    let list = GenericListArray::try_new(
-        Arc::clone(item),
-        list.offsets().clone(),
-        values,
-        list.nulls().cloned(),
-    )?;
-    Ok(Arc::new(list))
+    let data = array.to_data();
+    let children = data.child_data().iter().zip(child_fields(to)).map(|(child, field)| {
+        conform(&make_array(child.clone()), field.data_type()).map(|child| child.to_data())
+    });
+    let children = children.collect::<Result<_, _>>()?;
+    let conformed = data.into_builder().data_type(to.clone()).child_data(children);
+    conformed.build().map(make_array)
 }
 
 #[cfg(test)]
 mod tests {
     use arrow_array::types::Int32Type;
-    use arrow_array::{Int32Array, ListArray, StringArray};
+    use arrow_array::{Int32Array, ListArray, StringArray, StructArray};
     use arrow_buffer::{NullBuffer, OffsetBuffer};
-    use arrow_schema::Field;
+    use arrow_schema::{Field, Fields};
 
     use super::*;
 
