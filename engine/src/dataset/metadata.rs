@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use arrow_schema::{DataType, Field, TimeUnit};
+use arrow_schema::{DataType, Field};
 use parquet::arrow::ARROW_SCHEMA_META_KEY;
 use serde_json::{Map, Value, json};
 
@@ -62,7 +62,7 @@ fn key_values(file: &InputFile) -> Vec<(String, String)> {
     pairs
 }
 
-/// Returns the key-values of an output with the input's columns and `new_columns`.
+/// Returns the key-values of an output with the input's columns and `new_columns`, which are numbers, strings and booleans.
 ///
 /// `huggingface`, `pandas` and Spark's schema get the new columns and lose counts of the input's rows and bytes;
 /// everything else is copied, including values under these keys that are not valid JSON.
@@ -107,19 +107,10 @@ fn hugging_face(mut value: Value, new_columns: &[Field]) -> Option<Value> {
 }
 
 fn feature(data_type: &DataType, list: &str) -> Value {
-    if let Some(item) = types::list_item(data_type) {
-        return json!({"feature": feature(item.data_type(), list), "_type": list});
+    match types::list_item(data_type) {
+        Some(item) => json!({"feature": feature(item.data_type(), list), "_type": list}),
+        None => json!({"dtype": arrow_name(data_type), "_type": "Value"}),
     }
-    let dtype = match data_type {
-        DataType::Struct(fields) => {
-            let fields =
-                fields.iter().map(|field| (field.name().clone(), feature(field.data_type(), list)));
-            return Value::Object(fields.collect());
-        }
-        DataType::Dictionary(_, value) => return feature(value, list),
-        other => arrow_name(other),
-    };
-    json!({"dtype": dtype, "_type": "Value"})
 }
 
 /// Returns the Arrow name of a type, as used by pandas and `datasets`.
@@ -127,17 +118,6 @@ fn arrow_name(data_type: &DataType) -> String {
     match data_type {
         DataType::Boolean => "bool".into(),
         DataType::Utf8 => "string".into(),
-        DataType::LargeUtf8 => "large_string".into(),
-        DataType::Utf8View => "string_view".into(),
-        DataType::Timestamp(unit, _) => {
-            let unit = match unit {
-                TimeUnit::Second => "s",
-                TimeUnit::Millisecond => "ms",
-                TimeUnit::Microsecond => "us",
-                TimeUnit::Nanosecond => "ns",
-            };
-            format!("timestamp[{unit}]")
-        }
         other => other.to_string().to_lowercase(),
     }
 }
@@ -174,20 +154,13 @@ fn pandas(mut value: Value, new_columns: &[Field]) -> Option<Value> {
 
 /// Returns the pandas type of a column and the `numpy` type of its array; `numpy` integers and booleans have no null.
 fn pandas_types(field: &Field) -> (String, String) {
+    let name = arrow_name(field.data_type());
     match field.data_type() {
-        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => {
-            ("unicode".into(), "object".into())
-        }
-        data_type if types::list_item(data_type).is_some() => {
-            let item = types::list_item(data_type).expect("the guard found it");
-            (format!("list[{}]", pandas_types(item).0), "object".into())
-        }
-        data_type if data_type.is_integer() && field.is_nullable() => {
-            (arrow_name(data_type), "float64".into())
-        }
-        data_type if data_type.is_numeric() => (arrow_name(data_type), arrow_name(data_type)),
-        DataType::Boolean if !field.is_nullable() => ("bool".into(), "bool".into()),
-        data_type => (arrow_name(data_type), "object".into()),
+        DataType::Utf8 => ("unicode".into(), "object".into()),
+        data_type if data_type.is_integer() && field.is_nullable() => (name, "float64".into()),
+        data_type if data_type.is_numeric() => (name.clone(), name),
+        DataType::Boolean if !field.is_nullable() => (name.clone(), name),
+        _ => (name, "object".into()),
     }
 }
 
@@ -209,25 +182,15 @@ fn spark(mut value: Value, new_columns: &[Field]) -> Option<Value> {
 }
 
 /// Returns the name of a type in Spark's JSON; `None` if Spark has no such type.
-fn spark_type(data_type: &DataType) -> Option<Value> {
-    if let Some(item) = types::list_item(data_type) {
-        let element = spark_type(item.data_type())?;
-        return Some(
-            json!({"type": "array", "elementType": element, "containsNull": item.is_nullable()}),
-        );
-    }
-    let name = match data_type {
+fn spark_type(data_type: &DataType) -> Option<&'static str> {
+    Some(match data_type {
         DataType::Boolean => "boolean",
-        DataType::Int8 => "byte",
-        DataType::Int16 => "short",
         DataType::Int32 => "integer",
         DataType::Int64 => "long",
-        DataType::Float32 => "float",
         DataType::Float64 => "double",
-        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => "string",
+        DataType::Utf8 => "string",
         _ => return None,
-    };
-    Some(json!(name))
+    })
 }
 
 #[cfg(test)]
