@@ -55,7 +55,6 @@ impl ContentColumn {
     }
 }
 
-/// One input row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document {
     /// Row index in its file.
@@ -115,10 +114,6 @@ impl From<&str> for DocumentText {
 ///
 /// All columns are decoded, including those that are only passed through: a row with an invalid value in any column has
 /// an error as content. Rows of `lost` row groups are not read; their content is the reason.
-///
-/// # Errors
-/// A missing column or one of another type; a file that changed since it was planned; and, from the iterator, an
-/// unusable row group. The iterator ends after an error.
 pub fn read_documents(
     dataset: &Dataset,
     unit: &WorkUnit,
@@ -174,7 +169,7 @@ pub fn document_ids(
     columns: &DocumentColumns,
 ) -> Result<Vec<String>, DataProblem> {
     let column = columns.id.as_ref().map(|name| dataset.check_label_column(name)).transpose()?;
-    let labels = column.map(|column| LabelColumn::cast(batch.column(column)));
+    let labels = column.map(|column| LabelColumn::new(batch.column(column)));
     let id = |(position, row): (usize, &u64)| {
         let own = labels.as_ref().and_then(|labels| labels.id(position));
         own.unwrap_or_else(|| id_of_row(&unit.file_path, *row))
@@ -182,7 +177,6 @@ pub fn document_ids(
     Ok(rows.iter().enumerate().map(id).collect())
 }
 
-/// Returns the id of a row without one.
 pub fn id_of_row(file: &str, row: u64) -> String {
     format!("{file}:{row}")
 }
@@ -237,9 +231,6 @@ impl Iterator for Documents {
 
 impl Documents {
     /// Adds the values of a column to the documents, as strings.
-    ///
-    /// # Errors
-    /// The column is missing, or nested.
     pub fn with_labels(mut self, dataset: &Dataset, column: &str) -> Result<Self, DataProblem> {
         self.label = Some(dataset.check_label_column(column)?);
         Ok(self)
@@ -249,7 +240,7 @@ impl Documents {
     /// over the limit are kept for the next call.
     fn take(&mut self, batch: Batch, from: usize, documents: &mut Vec<Document>, bytes: &mut u64) {
         let ids = self.id.map(|id| LabelColumn::new(&batch.columns[id]));
-        let labels = self.label.map(|label| LabelColumn::cast(&batch.columns[label]));
+        let labels = self.label.map(|label| LabelColumn::new(&batch.columns[label]));
         let column = &batch.columns[self.content];
         for (position, mut content) in contents(column).into_iter().enumerate().skip(from) {
             let row = batch.rows[position];

@@ -10,6 +10,7 @@ use arrow_cast::display::{ArrayFormatter, FormatOptions};
 use arrow_schema::DataType;
 use longsift_stages::contract::hex;
 
+use super::formats::type_names::UTC;
 use super::input::Dataset;
 use super::read::{Batches, ReadError, ReadRequest, remaining};
 use super::units::WorkUnit;
@@ -37,18 +38,19 @@ pub fn read_labels(
     Ok(labels)
 }
 
-/// Converts an array to strings; `None` for null.
 pub(crate) fn values(array: &ArrayRef) -> Vec<Option<String>> {
-    let labels = LabelColumn::cast(array);
+    let labels = LabelColumn::new(array);
     (0..array.len()).map(|row| labels.get(row)).collect()
 }
 
-/// Returns the type that a column of labels is read as: views for strings and binaries, otherwise its own type.
+/// Returns the type that a column of labels is read as: views for strings and binaries, UTC for instants, whose time zones
+/// would require a database, otherwise its own type.
 pub(super) fn label_type(data_type: &DataType) -> DataType {
     match data_type {
         DataType::Dictionary(_, value) => label_type(value),
         DataType::Utf8 | DataType::LargeUtf8 => DataType::Utf8View,
         DataType::Binary | DataType::LargeBinary => DataType::BinaryView,
+        DataType::Timestamp(unit, Some(_)) => DataType::Timestamp(*unit, Some(UTC.into())),
         other => other.clone(),
     }
 }
@@ -56,22 +58,9 @@ pub(super) fn label_type(data_type: &DataType) -> DataType {
 pub(super) struct LabelColumn(ArrayRef);
 
 impl LabelColumn {
-    /// Converts a column of any type that labels may have.
-    pub(super) fn cast(array: &ArrayRef) -> Self {
-        let read = arrow_cast::cast(array, &label_type(array.data_type()));
-        Self::new(read.as_ref().unwrap_or(array))
-    }
-
-    /// `array`: column of a [`label_type`].
     pub(super) fn new(array: &ArrayRef) -> Self {
-        // Time zone names would require a database, so instants are written in UTC.
-        if let DataType::Timestamp(unit, Some(_)) = array.data_type() {
-            let utc = DataType::Timestamp(*unit, Some(Arc::from("+00:00")));
-            if let Ok(array) = arrow_cast::cast(array, &utc) {
-                return Self(array);
-            }
-        }
-        Self(Arc::clone(array))
+        let read = arrow_cast::cast(array, &label_type(array.data_type()));
+        Self(read.unwrap_or_else(|_| Arc::clone(array)))
     }
 
     /// Returns the value of a row as a label; `None` for null. Different values have different labels: binary that is not UTF-8

@@ -13,18 +13,14 @@ pub struct DataProblem {
     pub blame: Blame,
     /// Cause, with the values involved; lower case, no full stop.
     pub message: String,
-    /// File, relative to the input root.
-    pub file: Option<String>,
-    /// Row group in the file, 0-based.
-    pub row_group: Option<usize>,
-    /// Row in the file, 0-based.
-    pub row: Option<u64>,
+    /// File (relative to the input root), row group and row, as far as they are known.
+    pub(super) place: Vec<String>,
     pub hint: Option<String>,
 }
 
 impl DataProblem {
     pub fn new(blame: Blame, message: impl Into<String>) -> Self {
-        Self { blame, message: message.into(), file: None, row_group: None, row: None, hint: None }
+        Self { blame, message: message.into(), place: Vec::new(), hint: None }
     }
 
     pub fn settings(message: impl Into<String>) -> Self {
@@ -51,19 +47,19 @@ impl DataProblem {
 
     #[must_use]
     pub fn in_file(mut self, file: impl Into<String>) -> Self {
-        self.file = Some(file.into());
+        self.place.insert(0, file.into());
         self
     }
 
     #[must_use]
     pub fn in_row_group(mut self, row_group: usize) -> Self {
-        self.row_group = Some(row_group);
+        self.place.push(format!("row group {row_group}"));
         self
     }
 
     #[must_use]
     pub fn at_row(mut self, row: u64) -> Self {
-        self.row = Some(row);
+        self.place.push(format!("row {row}"));
         self
     }
 
@@ -77,12 +73,8 @@ impl DataProblem {
 impl fmt::Display for DataProblem {
     /// Formats `part-00017.parquet, row group 3, row 1204: …`, without the hint.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let row_group = self.row_group.map(|row_group| format!("row group {row_group}"));
-        let row = self.row.map(|row| format!("row {row}"));
-        let place: Vec<String> =
-            [self.file.clone(), row_group, row].into_iter().flatten().collect();
-        if !place.is_empty() {
-            write!(formatter, "{}: ", place.join(", "))?;
+        if !self.place.is_empty() {
+            write!(formatter, "{}: ", self.place.join(", "))?;
         }
         formatter.write_str(&self.message)
     }

@@ -2,23 +2,21 @@
 //! milliseconds and as days.
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
 
 use arrow_array::cast::AsArray;
-use arrow_array::types::{Date64Type, Time32SecondType, TimestampSecondType};
-use arrow_array::{Array, ArrayRef, ArrowPrimitiveType, BooleanArray, PrimitiveArray};
+use arrow_array::types::Int64Type;
+use arrow_array::{Array, ArrayRef, BooleanArray};
+use arrow_cast::cast;
 use arrow_schema::{ArrowError, DataType, TimeUnit};
 use arrow_select::nullif::nullif;
 
 use super::types;
 
-/// Milliseconds of a day.
 const DAY: i64 = 86_400_000;
 
 /// Values that cannot be written, in words, by row.
 type LostValues = BTreeMap<usize, String>;
 
-/// Whether times of this type are written as another type.
 fn is_converted(data_type: &DataType) -> bool {
     types::contains(data_type, |inside| {
         matches!(
@@ -45,17 +43,11 @@ pub(super) fn without_lost(array: ArrayRef) -> Result<(ArrayRef, LostValues), Ar
 
 fn lost_values(array: &dyn Array) -> LostValues {
     let mut lost = match array.data_type() {
-        DataType::Timestamp(TimeUnit::Second, _) => {
-            lost_in_numbers(array.as_primitive::<TimestampSecondType>(), |seconds| {
-                seconds_problem(seconds, seconds.checked_mul(1000))
-            })
-        }
+        DataType::Timestamp(TimeUnit::Second, _) => lost_seconds(array, i64::MIN, i64::MAX),
         DataType::Time32(TimeUnit::Second) => {
-            lost_in_numbers(array.as_primitive::<Time32SecondType>(), |seconds| {
-                seconds_problem(seconds, seconds.checked_mul(1000))
-            })
+            lost_seconds(array, i64::from(i32::MIN), i64::from(i32::MAX))
         }
-        DataType::Date64 => lost_in_numbers(array.as_primitive::<Date64Type>(), |milliseconds| {
+        DataType::Date64 => lost_numbers(array, |milliseconds| {
             let fits = milliseconds % DAY == 0 && i32::try_from(milliseconds / DAY).is_ok();
             (!fits).then(|| format!("{milliseconds} ms is not a date in days"))
         }),
@@ -79,18 +71,18 @@ fn lost_values(array: &dyn Array) -> LostValues {
     lost
 }
 
-/// Describes a time in seconds that has no `milliseconds`.
-fn seconds_problem<T: Copy + Display>(seconds: T, milliseconds: Option<T>) -> Option<String> {
-    milliseconds.is_none().then(|| format!("{seconds} s does not fit in milliseconds"))
+/// Returns the times in seconds that are outside the range of milliseconds `min` to `max`.
+fn lost_seconds(array: &dyn Array, min: i64, max: i64) -> LostValues {
+    lost_numbers(array, |seconds| {
+        let fits = (min / 1000..=max / 1000).contains(&seconds);
+        (!fits).then(|| format!("{seconds} s does not fit in milliseconds"))
+    })
 }
 
-/// Returns the values for which `problem` returns one.
-fn lost_in_numbers<T: ArrowPrimitiveType>(
-    array: &PrimitiveArray<T>,
-    problem: impl Fn(T::Native) -> Option<String>,
-) -> LostValues {
-    let values = array.values().iter().enumerate();
-    values.filter_map(|(row, value)| Some((row, problem(*value)?))).collect()
+fn lost_numbers(array: &dyn Array, problem: impl Fn(i64) -> Option<String>) -> LostValues {
+    let numbers = cast(array, &DataType::Int64).expect("a time is an integer");
+    let numbers = numbers.as_primitive::<Int64Type>().values().iter().enumerate();
+    numbers.filter_map(|(row, number)| Some((row, problem(*number)?))).collect()
 }
 
 #[cfg(test)]
