@@ -34,7 +34,6 @@ pub(super) struct DiscoveredFiles {
     pub(super) root: PathBuf,
     /// Paths relative to `root`, '/'-separated, sorted by bytes.
     pub(super) files: Vec<String>,
-    /// Location on the hub; `None` for other inputs.
     pub(super) hub: Option<InTree>,
     pub(super) notes: Vec<String>,
 }
@@ -60,7 +59,6 @@ impl DiscoveredFiles {
         Err(vec![DataProblem::settings(message).in_file(path.as_str()).with_hint(SEPARATE_OUTPUT)])
     }
 
-    /// Returns the size of a file in bytes, if known.
     pub(super) fn size(&self, path: &str) -> Option<u64> {
         match &self.hub {
             Some(hub) => hub.tree.length(&format!("{}{path}", hub.folder)),

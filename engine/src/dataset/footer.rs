@@ -40,7 +40,6 @@ pub(super) struct Footer {
 }
 
 impl Footer {
-    /// Validates the footer of a file in memory.
     pub(super) fn parse_file(file: &[u8]) -> Result<Self, DataProblem> {
         let end = file.len() - TAIL_BYTES as usize;
         let length = u32::from_le_bytes(file[end..end + 4].try_into().expect("four bytes"));

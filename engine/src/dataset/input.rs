@@ -38,7 +38,6 @@ pub struct Dataset {
     /// Forms and columns of the line files, which windows depend on in addition to the bytes; `None` without line
     /// files.
     pub lines: Option<LinesSchema>,
-    /// Location on the hub; `None` for other inputs.
     pub(super) hub: Option<InTree>,
 }
 
@@ -51,13 +50,8 @@ pub struct BadFile {
 }
 
 impl Dataset {
-    /// Opens the files for `path` (a file, a folder, or a glob; preferably absolute) and reads their footers.
-    ///
-    /// An empty folder, or a glob without matches, yields a data set without files.
-    ///
-    /// # Errors
-    /// All problems at once: a missing path, and each file that is truncated, not Parquet, encrypted, or has other
-    /// columns than the first.
+    /// Opens the files for `path` (a file, a folder, or a glob; preferably absolute) and reads their footers. An empty folder,
+    /// or a glob without matches, yields a data set without files. Returns all problems at once.
     pub fn open(path: &Path) -> Result<Self, Vec<DataProblem>> {
         Self::open_with(Path::new(""), path, &ReadSettings::default())
     }
@@ -74,7 +68,6 @@ impl Dataset {
         Self::from_files(found, reading)
     }
 
-    /// Opens files of a hub data set.
     pub fn open_in_hub(tree: &Arc<Tree>, reading: &ReadSettings) -> Result<Self, Vec<DataProblem>> {
         let mut dataset =
             Self::from_files(super::discover::find_in_hub(tree, reading.format)?, reading)?;

@@ -23,7 +23,6 @@ pub struct LostRowGroups(Vec<LostRowGroup>);
 
 #[derive(Clone, Debug)]
 pub(super) struct LostRowGroup {
-    /// Rows of the work unit, by index in the file.
     pub(super) rows: Range<u64>,
     /// Columns that cannot be read, by index in the data set.
     pub(super) columns: Vec<usize>,
@@ -33,10 +32,6 @@ pub(super) struct LostRowGroup {
 impl LostRowGroups {
     /// Adds all other lost row groups of the work unit by decoding every column separately. `failed`: the row group in
     /// which a reader of all columns failed.
-    ///
-    /// # Errors
-    /// The file changed since it was planned, the machine failed, or a signal was received (checked before every
-    /// batch).
     pub fn with_others(
         mut self,
         dataset: &Dataset,
@@ -76,7 +71,6 @@ impl LostRowGroups {
         self.0.iter().find(|lost| lost.rows.contains(&row)).map(|lost| &lost.problem)
     }
 
-    /// Returns the lost rows, ascending and disjoint.
     pub fn rows(&self) -> Vec<Range<u64>> {
         self.0.iter().map(|lost| lost.rows.clone()).collect()
     }
@@ -120,7 +114,6 @@ fn parts(dataset: &Dataset, unit: &WorkUnit) -> Vec<Vec<usize>> {
     }
 }
 
-/// Returns the error of reading some columns, or `None` if they are readable.
 fn failure(
     dataset: &Dataset,
     unit: &WorkUnit,

@@ -29,9 +29,6 @@ impl Dataset {
 }
 
 /// Returns the messages of a single-row batch with all columns. Null messages, roles and contents become empty texts.
-///
-/// # Errors
-/// A column that does not hold messages, or a null row.
 pub(crate) fn messages_of_row(
     dataset: &Dataset,
     batch: &RecordBatch,
@@ -61,7 +58,6 @@ pub(crate) fn messages_of_row(
     if messages.is_empty() { Err(none("the conversation has no messages")) } else { Ok(messages) }
 }
 
-/// Returns the field names of role and content if a column holds messages.
 fn field_names(data_type: &DataType) -> Option<(&'static str, &'static str)> {
     let DataType::Struct(fields) = types::list_item(data_type)?.data_type() else { return None };
     FORMS.into_iter().find(|(role, content)| {

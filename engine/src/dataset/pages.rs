@@ -16,7 +16,6 @@ use super::formats::decode::DecodeError;
 use super::source::OpenFile;
 use super::thrift::{INT32, STRUCT, ThriftReader};
 
-/// Input buffer of the Brotli decompressor in bytes.
 const BUFFER_BYTES: usize = 8192;
 /// Magic number of an LZ4 frame. Other LZ4 pages have a length before each block, which the library respects.
 const LZ4_FRAME: [u8; 4] = [0x04, 0x22, 0x4d, 0x18];
@@ -24,7 +23,6 @@ const DICTIONARY_PAGE: i64 = 2;
 /// Page type number of an index page, which the library skips.
 const INDEX_PAGE: i64 = 1;
 
-/// Sizes in a page header, in bytes.
 struct PageSizes {
     kind: i64,
     header: u64,

@@ -26,12 +26,10 @@ use crate::storage::error::StorageError;
 
 /// Rows per call of the Parquet writer. Pages end between such pieces, so the size is part of the format.
 const PIECE_ROWS: u64 = 1024;
-/// Size in bytes at which a piece ends early.
 const PIECE_BYTES: u64 = 16 << 20;
 /// Limits of a row group: rows, and bytes before encoding.
 const GROUP_ROWS: u64 = 122_880;
 const GROUP_BYTES: u64 = 100 << 20;
-/// Zstandard level with small and fast output.
 pub(super) const ZSTD_LEVEL: i32 = 3;
 
 /// Writes one Parquet file atomically.
@@ -153,7 +151,6 @@ impl PartWriter {
         Ok(WrittenPart { bytes: written.bytes, sha256: written.sha256, rows: self.rows })
     }
 
-    /// Converts a batch to the written types.
     fn store(&self, batch: &RecordBatch) -> Result<RecordBatch, DataProblem> {
         let unfit = |why: String| {
             DataProblem::data(format!("cannot write `{}`: {why}", self.path.display()))
@@ -210,7 +207,6 @@ struct SmallDictionary {
 }
 
 impl SmallDictionary {
-    /// Returns the entry of a column; `None` without a limit.
     fn new((column, limit): (usize, &Option<usize>)) -> Option<Self> {
         Some(Self { column, limit: (*limit)?, values: HashSet::new() })
     }

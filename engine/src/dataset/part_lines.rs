@@ -100,7 +100,6 @@ pub fn map_columns(schema: &Schema) -> Vec<String> {
     fields.map(|field| quoted(field.name())).collect()
 }
 
-/// Returns a key that a map of a row has twice, at any depth.
 fn repeated_key(array: &ArrayRef, row: usize) -> Option<String> {
     let inside = |items: &ArrayRef| {
         let rows = if items.data_type().is_nested() { 0..items.len() } else { 0..0 };

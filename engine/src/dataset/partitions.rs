@@ -20,10 +20,7 @@ pub(super) fn keys<'a>(paths: impl Iterator<Item = &'a str>) -> Vec<String> {
     keys
 }
 
-/// Returns the value of a key in the folder names of a path; `None` for null or a missing key.
-///
-/// # Errors
-/// Two folders have different values.
+/// Returns the value of a key in the folder names of a path; `None` for null or a missing key. Two values are an error.
 pub(super) fn value(path: &str, key: &str) -> Result<Option<String>, DataProblem> {
     let mut values = keys_and_values(path).filter(|(name, _)| *name == key).map(|(_, value)| value);
     let Some(value) = values.next() else { return Ok(None) };

@@ -27,7 +27,6 @@ const MAX_ROWS: u64 = 1024;
 const BATCH_BYTES: u64 = 16 << 20;
 
 pub(super) struct ReadRequest<'a> {
-    /// Index of the file in the data set.
     pub(super) file: usize,
     /// Row ranges of the file, ascending and disjoint. Other row groups are not touched.
     pub(super) rows: Vec<Range<u64>>,
@@ -60,7 +59,6 @@ impl<'a> ReadRequest<'a> {
 
 /// Iterator over batches of the requested columns, in the requested order and types. It ends after an error.
 pub(super) struct Batches {
-    /// Decoder; `None` at the end.
     reader: Result<Option<Box<dyn Decode>>, DecodeError>,
     source: OpenFile,
     planned: Stamp,
@@ -82,15 +80,12 @@ struct RequestedColumn {
 }
 
 enum ColumnSource {
-    /// Index in the decoder's batches.
     File(usize),
-    /// Value of all rows, from the name of a folder.
     Partition(Option<String>),
 }
 
 pub(super) struct Batch {
     pub(super) columns: Vec<ArrayRef>,
-    /// Indices of the rows in the file.
     pub(super) rows: Vec<u64>,
     /// Rows that do not fit the columns, by ascending index in this batch. Their faulty values are null.
     pub(super) bad: Vec<(usize, RowError)>,
@@ -341,7 +336,6 @@ fn changed(why: &str) -> DataProblem {
         .with_hint("wait until it is completely written, then run again")
 }
 
-/// Describes the change of size, version or modification time; `None` if nothing changed.
 fn difference(planned: Stamp, now: Stamp) -> Option<String> {
     if now.size != planned.size {
         return Some(format!("it had {} bytes, now it has {}", planned.size, now.size));
@@ -376,7 +370,6 @@ pub(super) fn remaining(within: Range<u64>, without: &[Range<u64>]) -> Vec<Range
     left
 }
 
-/// Returns all columns by index, with their own types.
 pub(super) fn columns(dataset: &Dataset) -> impl Iterator<Item = (usize, DataType)> {
     dataset.schema.fields().iter().map(|field| field.data_type().clone()).enumerate()
 }

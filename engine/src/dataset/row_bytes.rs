@@ -7,7 +7,6 @@ use arrow_schema::DataType;
 use super::problem::DataProblem;
 use super::types;
 
-/// Bytes of an offset or a length.
 const LENGTH_BYTES: u64 = 4;
 
 /// Returns the bytes of each row as written, with dictionaries and views expanded. Accepts columns of any type.
@@ -69,7 +68,6 @@ fn add(array: &dyn Array, sums: &mut [u64]) {
     }
 }
 
-/// Adds `bytes(row)` for each row that is not null.
 fn add_each(array: &dyn Array, sums: &mut [u64], bytes: impl Fn(usize) -> u64) {
     for (row, sum) in sums.iter_mut().enumerate() {
         if array.is_valid(row) {

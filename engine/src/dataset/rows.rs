@@ -18,10 +18,6 @@ use crate::base::diagnostic::Blame;
 ///
 /// Pages without a requested row are not decoded. Batch boundaries depend only on the file, `rows` and `batch_rows`
 /// (the maximum rows of a batch).
-///
-/// # Errors
-/// Indices that are not ascending or outside the work unit, which is a bug of the caller. From the iterator: a file
-/// that changed since it was planned, or an unreadable row group.
 pub fn read_rows<'a>(
     dataset: &'a Dataset,
     unit: &WorkUnit,
@@ -94,7 +90,6 @@ fn schema_problem(file: &str, row: u64, why: &str) -> DataProblem {
     DataProblem::data(format!("its columns differ from the plan: {why}")).in_file(file).at_row(row)
 }
 
-/// Rows that one read returns.
 struct RowPiece {
     rows: Vec<u64>,
     /// Columns that do not decode in these rows.

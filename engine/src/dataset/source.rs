@@ -66,7 +66,6 @@ impl OpenFile {
         SequentialReader { file: self.clone(), offset }
     }
 
-    /// Returns the first failed read, if any.
     pub(crate) fn refused(&self) -> Option<&StorageError> {
         self.refused.get()
     }

@@ -113,7 +113,6 @@ impl TableFolder {
         ))
     }
 
-    /// Returns a note that files were selected from a table.
     pub(super) fn note(&self) -> String {
         let Self { folder, format, .. } = self;
         format!(

@@ -33,7 +33,6 @@ impl<R: Read> ThriftReader<R> {
         Ok(Some((*last, kind)))
     }
 
-    /// Reads an integer of any width.
     pub(super) fn integer(&mut self) -> Result<i64, String> {
         let zigzag = self.varint()?;
         Ok((zigzag >> 1) as i64 ^ -((zigzag & 1) as i64))

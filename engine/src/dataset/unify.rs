@@ -25,9 +25,6 @@ pub struct LinesSchema {
 
 /// Sets the columns of line files: those in the pipeline, else those inferred from the first lines of all files.
 /// Returns them, or `None` without line files.
-///
-/// # Errors
-/// The lines have too many fields to be columns.
 pub(super) fn set_line_columns(
     files: &mut [InputFile],
     named: Option<&Fields>,
@@ -65,9 +62,6 @@ pub(super) fn set_line_columns(
 
 /// Adds string columns for the keys of folders named `key=value` to all files. A column of the same name in any file
 /// takes precedence.
-///
-/// # Errors
-/// One problem per file whose folders contradict each other.
 pub(super) fn add_partitions(files: &mut [InputFile]) -> Result<(), Vec<DataProblem>> {
     let mut problems = Vec::new();
     let mut keys = partitions::keys(files.iter().map(|file| file.path.as_str()));
@@ -89,10 +83,7 @@ pub(super) fn add_partitions(files: &mut [InputFile]) -> Result<(), Vec<DataProb
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
-/// Returns the schema of the output and sets each file's column positions.
-///
-/// # Errors
-/// One problem per incompatible file, with all its differences from the first file.
+/// Returns the schema of the output and sets each file's column positions, or describes all differences from the first file.
 pub(super) fn unify(files: &mut [InputFile]) -> Result<SchemaRef, Vec<DataProblem>> {
     let mut problems = Vec::new();
     let Some((first, others)) = files.split_first_mut() else {

@@ -11,7 +11,6 @@ pub struct WorkUnit {
     pub index: usize,
     /// Index of the file in [`Dataset::files`].
     pub file: usize,
-    /// Path of the file relative to the input root.
     pub file_path: String,
     pub row_groups: Range<usize>,
     pub first_row: u64,

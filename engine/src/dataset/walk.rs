@@ -32,7 +32,6 @@ pub(super) struct WalkResult {
 
 #[derive(Clone)]
 enum PatternStep {
-    /// Literal name, including `..` and `.`.
     Literal(OsString),
     Names(Pattern),
     /// `**`: this folder and all folders below it.

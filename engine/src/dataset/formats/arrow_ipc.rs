@@ -32,12 +32,12 @@ const CONTINUATION: [u8; 4] = [0xff; 4];
 const MAX_HEADER_BYTES: u64 = 32 << 20;
 
 #[derive(Clone, Debug)]
-pub(in crate::dataset) struct ArrowFile {
+pub(crate) struct ArrowFile {
     /// SHA-256 of the messages' offsets and headers and of the file's modification time: values can change without
     /// changing their lengths.
-    pub(in crate::dataset) digest: String,
-    pub(in crate::dataset) schema: SchemaRef,
-    pub(in crate::dataset) row_groups: Vec<RowGroupInfo>,
+    pub(crate) digest: String,
+    pub(crate) schema: SchemaRef,
+    pub(crate) row_groups: Vec<RowGroupInfo>,
     version: MetadataVersion,
     messages: Arc<Vec<MessagePosition>>,
     /// Largest message that is read, in decompressed bytes.
@@ -63,24 +63,13 @@ impl MessagePosition {
 
 impl ArrowFile {
     /// Reads the headers of all messages.
-    ///
-    /// # Errors
-    /// A failed read, a signal, or bytes that are not Arrow IPC.
-    pub(in crate::dataset) fn read(
-        file: &OpenFile,
-        stamp: Stamp,
-        largest: u64,
-    ) -> Result<Self, DataProblem> {
+    pub(crate) fn read(file: &OpenFile, stamp: Stamp, largest: u64) -> Result<Self, DataProblem> {
         let digest = Sha256::new_with_prefix(stamp.modified_ns.to_le_bytes());
         let scan = ArrowScan { file, size: stamp.size, largest, digest };
         guarded(|| Ok::<_, String>(scan.all())).unwrap_or_else(|why| Err(damaged(why)))
     }
 
-    pub(in crate::dataset) fn open(
-        &self,
-        source: &OpenFile,
-        wanted: &DecodeRequest,
-    ) -> Box<dyn Decode> {
+    pub(crate) fn open(&self, source: &OpenFile, wanted: &DecodeRequest) -> Box<dyn Decode> {
         let groups = wanted.by_row_group(&self.row_groups);
         let dictionaries = self.messages.iter().filter(|message| message.rows.is_none());
         let batches: Vec<&MessagePosition> =
@@ -149,8 +138,8 @@ impl ArrowDecoder {
                 continue;
             }
             let bytes = self.bytes(message)?;
-            let offset = i64::try_from(message.start).map_err(|error| error.to_string())?;
-            let header = i32::try_from(message.header).map_err(|error| error.to_string())?;
+            let offset = i64::try_from(message.start)?;
+            let header = i32::try_from(message.header)?;
             let block = Block::new(offset, header, message.body as i64);
             let Some(rows) = group_rows else {
                 guarded(|| self.decoder.read_dictionary(&block, &bytes))?;
@@ -167,9 +156,8 @@ impl ArrowDecoder {
 
     /// Reads a message, after checking the decompressed size of its buffers.
     fn bytes(&self, message: MessagePosition) -> Result<Buffer, DecodeError> {
-        let mut bytes =
-            vec![0; usize::try_from(message.bytes()).map_err(|error| error.to_string())?];
-        self.source.read_exact_at(&mut bytes, message.start).map_err(|error| error.to_string())?;
+        let mut bytes = vec![0; usize::try_from(message.bytes())?];
+        self.source.read_exact_at(&mut bytes, message.start)?;
         check_decompressed(&bytes, message.header as usize, self.file.largest)?;
         Ok(bytes.into())
     }
@@ -179,7 +167,7 @@ impl ArrowDecoder {
 /// claimed size.
 fn check_decompressed(bytes: &[u8], header: usize, largest: u64) -> Result<(), DecodeError> {
     let start = if bytes[..4] == CONTINUATION { 8 } else { 4 };
-    let message = root_as_message(&bytes[start..header]).map_err(|error| error.to_string())?;
+    let message = root_as_message(&bytes[start..header])?;
     let batch = message
         .header_as_record_batch()
         .or_else(|| message.header_as_dictionary_batch().and_then(|batch| batch.data()));
@@ -253,7 +241,7 @@ impl ArrowScan<'_> {
         }
         let start = tail_start.checked_sub(length).ok_or_else(cut_off)?;
         let bytes = self.take(start, length)?;
-        let footer = root_as_footer(&bytes).map_err(|error| damaged(error.to_string()))?;
+        let footer = root_as_footer(&bytes).map_err(damaged)?;
         let schema = footer.schema().ok_or_else(|| damaged("it has no schema"))?;
         let schema = try_fb_to_schema(schema).map_err(damaged)?;
         let dictionaries = footer.dictionaries().into_iter().flatten();
@@ -272,7 +260,7 @@ impl ArrowScan<'_> {
         let (mut schema, mut messages, mut offset) = (None, Vec::new(), 0);
         while let Some((header, message)) = self.message(offset)? {
             offset = message.start + message.bytes();
-            let read = root_as_message(&header).map_err(|error| damaged(error.to_string()))?;
+            let read = root_as_message(&header).map_err(damaged)?;
             match read.header_as_schema() {
                 Some(columns) if schema.is_none() => {
                     schema = Some((try_fb_to_schema(columns).map_err(damaged)?, read.version()));
@@ -309,7 +297,7 @@ impl ArrowScan<'_> {
         }
         let header = self.take(offset, length)?;
         offset += length;
-        let message = root_as_message(&header).map_err(|error| damaged(error.to_string()))?;
+        let message = root_as_message(&header).map_err(damaged)?;
         let body =
             u64::try_from(message.bodyLength()).ok().filter(|body| *body <= self.size - offset);
         let body = body.ok_or_else(|| damaged("a message claims more bytes than the file has"))?;

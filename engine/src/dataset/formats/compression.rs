@@ -20,7 +20,7 @@ pub(crate) fn limit_windows(memory_limit_bytes: u64) {
 
 /// Compression of a whole file, by its file name extension in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::dataset) enum FileCompression {
+pub(crate) enum FileCompression {
     None,
     /// `.gz`: one or more members.
     Gzip,
@@ -30,7 +30,7 @@ pub(in crate::dataset) enum FileCompression {
 
 impl FileCompression {
     /// Returns the compression of a file by its name, and the name without that extension.
-    pub(in crate::dataset) fn from_name(name: &str) -> (Self, &str) {
+    pub(crate) fn from_name(name: &str) -> (Self, &str) {
         for (ending, compression) in
             [(".gz", Self::Gzip), (".zst", Self::Zstd), (".zstd", Self::Zstd)]
         {

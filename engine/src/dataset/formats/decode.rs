@@ -17,21 +17,21 @@ pub struct RowGroupInfo {
     pub compressed_bytes: u64,
 }
 
-pub(in crate::dataset) struct DecodeRequest {
+pub(crate) struct DecodeRequest {
     /// Row ranges of the file, ascending, disjoint and non-empty.
-    pub(in crate::dataset) rows: Vec<Range<u64>>,
+    pub(crate) rows: Vec<Range<u64>>,
     /// Column positions in the file, in any order.
-    pub(in crate::dataset) positions: Vec<usize>,
+    pub(crate) positions: Vec<usize>,
     /// Requested type of each of these columns. A decoder may return another type of the same meaning.
-    pub(in crate::dataset) types: Vec<DataType>,
-    pub(in crate::dataset) batch_rows: usize,
+    pub(crate) types: Vec<DataType>,
+    pub(crate) batch_rows: usize,
     /// Whether fields without a column make a row bad. Otherwise they are ignored.
-    pub(in crate::dataset) strict: bool,
+    pub(crate) strict: bool,
 }
 
 impl DecodeRequest {
     /// Returns the positions sorted and without duplicates: the columns of a decoder's batches.
-    pub(in crate::dataset) fn in_file_order(&self) -> Vec<usize> {
+    pub(crate) fn in_file_order(&self) -> Vec<usize> {
         let mut positions = self.positions.clone();
         positions.sort_unstable();
         positions.dedup();
@@ -39,10 +39,7 @@ impl DecodeRequest {
     }
 
     /// Returns the row groups with requested rows, and these rows.
-    pub(in crate::dataset) fn by_row_group(
-        &self,
-        groups: &[RowGroupInfo],
-    ) -> Vec<(usize, Vec<Range<u64>>)> {
+    pub(crate) fn by_row_group(&self, groups: &[RowGroupInfo]) -> Vec<(usize, Vec<Range<u64>>)> {
         let mut found: Vec<(usize, Vec<Range<u64>>)> = Vec::new();
         for range in &self.rows {
             let first = groups.partition_point(|group| group.first_row + group.rows <= range.start);
@@ -61,32 +58,29 @@ impl DecodeRequest {
     }
 }
 
-pub(in crate::dataset) struct Decoded {
+pub(crate) struct Decoded {
     /// Columns in the order of [`DecodeRequest::in_file_order`]. Texts may be bytes that are not checked to be UTF-8.
-    pub(in crate::dataset) batch: RecordBatch,
+    pub(crate) batch: RecordBatch,
     /// Rows that do not fit the file's columns, by ascending index in the batch. Their values are null.
-    pub(in crate::dataset) bad: Vec<(usize, RowError)>,
+    pub(crate) bad: Vec<(usize, RowError)>,
 }
 
-pub(in crate::dataset) trait Decode: Send {
-    /// Returns the next rows, all of one row group; `None` at the end.
-    ///
-    /// # Errors
-    /// The bytes do not decode, or a read failed; the open file records which.
+pub(crate) trait Decode: Send {
+    /// Returns the next rows, all of one row group; `None` at the end. The open file records failed reads.
     fn next(&mut self) -> Result<Option<Decoded>, DecodeError>;
 }
 
 #[derive(Clone, Debug)]
-pub(in crate::dataset) struct DecodeError {
+pub(crate) struct DecodeError {
     /// `unreadable` for invalid bytes, or the code of an exceeded limit.
-    pub(in crate::dataset) code: &'static str,
-    pub(in crate::dataset) message: String,
-    pub(in crate::dataset) hint: Option<String>,
+    pub(crate) code: &'static str,
+    pub(crate) message: String,
+    pub(crate) hint: Option<String>,
 }
 
-impl<S: Into<String>> From<S> for DecodeError {
-    fn from(why: S) -> Self {
-        Self { code: "unreadable", message: why.into(), hint: None }
+impl<E: ToString> From<E> for DecodeError {
+    fn from(why: E) -> Self {
+        Self { code: "unreadable", message: why.to_string(), hint: None }
     }
 }
 

@@ -10,8 +10,8 @@ use arrow_array::timezone::Tz;
 use arrow_array::types::Date32Type;
 use arrow_cast::parse::{Parser, string_to_datetime};
 use arrow_schema::{DataType, Fields};
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
-use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use super::type_names::{self, UTC};
@@ -51,7 +51,8 @@ impl fmt::Display for Misfit {
 }
 
 /// Value as its column stores it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
 pub(super) enum ColumnValue<'a> {
     Null,
     Bool(bool),
@@ -63,35 +64,18 @@ pub(super) enum ColumnValue<'a> {
     Text(Cow<'a, str>),
     List(Vec<Self>),
     /// Fields in the order of the text, with different names.
+    #[serde(serialize_with = "serialize_fields")]
     Object(Vec<(Cow<'a, str>, Self)>),
 }
 
-impl Serialize for ColumnValue<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Null => serializer.serialize_unit(),
-            Self::Bool(value) => serializer.serialize_bool(*value),
-            Self::Whole(value) => serializer.serialize_i64(*value),
-            Self::Unsigned(value) => serializer.serialize_u64(*value),
-            Self::Float32(value) => serializer.serialize_f32(*value),
-            Self::Float64(value) => serializer.serialize_f64(*value),
-            Self::Text(text) => serializer.serialize_str(text),
-            Self::List(items) => serializer.collect_seq(items),
-            Self::Object(fields) => {
-                let mut map = serializer.serialize_map(Some(fields.len()))?;
-                for (name, value) in fields {
-                    map.serialize_entry(name, value)?;
-                }
-                map.end()
-            }
-        }
-    }
+fn serialize_fields<S: Serializer>(
+    fields: &[(Cow<'_, str>, ColumnValue<'_>)],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(fields.iter().map(|(name, value)| (name, value)))
 }
 
 /// Parses a line into the values of its columns. `strict`: a field without a column is an error.
-///
-/// # Errors
-/// The first syntax error, or else the first value that its column cannot hold.
 pub(super) fn parse<'a>(
     line: &'a str,
     columns: &Fields,

@@ -5,18 +5,16 @@ use super::line_format::LineFormat;
 use crate::spec::pipeline::InputFormat;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::dataset) enum FileFormat {
-    /// Parquet, compressed internally.
+pub(crate) enum FileFormat {
     Parquet,
     /// Arrow IPC, a file or a stream.
     Arrow,
-    /// Lines, possibly compressed as a whole.
     Lines(LineFormat, FileCompression),
 }
 
 impl FileFormat {
     /// Returns the format of a file: the pipeline's setting, else by file name extension, else Parquet.
-    pub(in crate::dataset) fn for_file(name: &str, wanted: InputFormat) -> Self {
+    pub(crate) fn for_file(name: &str, wanted: InputFormat) -> Self {
         let (compression, _) = FileCompression::from_name(name);
         let format = match wanted {
             InputFormat::Auto => Self::by_extension(name).unwrap_or(InputFormat::Parquet),
@@ -45,7 +43,7 @@ impl FileFormat {
     }
 
     /// Returns a file name without the extensions of format and compression.
-    pub(in crate::dataset) fn stem(name: &str) -> &str {
+    pub(crate) fn stem(name: &str) -> &str {
         let (_, bare) = FileCompression::from_name(name);
         match bare.rsplit_once('.') {
             Some((stem, _)) if Self::is_known(name) => stem,
@@ -54,11 +52,11 @@ impl FileFormat {
     }
 
     /// Whether a file of this name is read without an explicit format.
-    pub(in crate::dataset) fn is_known(name: &str) -> bool {
+    pub(crate) fn is_known(name: &str) -> bool {
         Self::by_extension(name).is_some()
     }
 
-    pub(in crate::dataset) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Parquet => "a Parquet file",
             Self::Arrow => "an Arrow file",
@@ -100,10 +98,8 @@ fn looks_like_data(name: &str) -> bool {
 /// Splits the files of a folder into its input and other files that look like data. The input has the format that the
 /// pipeline names, else Parquet, else the only other format. Plain `.json` files next to data are usually metadata and
 /// are left out.
-///
-/// # Errors
-/// Several formats without Parquet: the number of files of each.
-pub(in crate::dataset) fn select_input_files(
+/// Several other formats are an error.
+pub(crate) fn select_input_files(
     names: &[String],
     wanted: InputFormat,
 ) -> Result<(Vec<String>, Vec<String>), String> {

@@ -13,7 +13,7 @@ use crate::dataset::types::is_text;
 const KEY: &str = "tsv_key";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::dataset) enum LineFormat {
+pub(crate) enum LineFormat {
     Json,
     /// Key without a tab, a tab, a JSON object.
     Tsv,
@@ -27,7 +27,7 @@ impl LineFormat {
         }
     }
 
-    pub(in crate::dataset) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Json => "jsonl",
             Self::Tsv => "tsv",

@@ -23,20 +23,19 @@ use crate::dataset::source::{OpenFile, guarded};
 const BATCH_BYTES: usize = 16 << 20;
 
 #[derive(Clone, Debug)]
-pub(in crate::dataset) struct Lines {
-    pub(in crate::dataset) line_format: LineFormat,
-    pub(in crate::dataset) compression: FileCompression,
-    pub(in crate::dataset) survey: Arc<LineSurvey>,
-    pub(in crate::dataset) cache_entry: SurveyCacheEntry,
+pub(crate) struct Lines {
+    pub(crate) line_format: LineFormat,
+    pub(crate) compression: FileCompression,
+    pub(crate) survey: Arc<LineSurvey>,
+    pub(crate) cache_entry: SurveyCacheEntry,
     /// Whether the columns were inferred from the first lines of the input. A field without a column then makes a line
     /// bad, because the user did not choose to omit it.
-    pub(in crate::dataset) inferred: bool,
-    pub(in crate::dataset) max_line_bytes: u64,
+    pub(crate) inferred: bool,
+    pub(crate) max_line_bytes: u64,
 }
 
 impl Lines {
-    /// Creates a decoder. `schema`: the file's columns.
-    pub(in crate::dataset) fn open(
+    pub(crate) fn open(
         &self,
         source: &OpenFile,
         schema: &SchemaRef,
@@ -53,8 +52,7 @@ impl Lines {
                 (start - before, groups[*group].uncompressed_bytes + before)
             }));
         }
-        let schema =
-            Arc::new(schema.project(&wanted.in_file_order()).map_err(|error| error.to_string())?);
+        let schema = Arc::new(schema.project(&wanted.in_file_order())?);
         let strict = wanted.strict && self.inferred;
         let batch_rows = wanted.batch_rows.max(1);
         let lines = self.clone();
@@ -93,7 +91,7 @@ impl Decode for LinesDecoder {
 }
 
 impl LinesDecoder {
-    fn read(&mut self) -> Result<LineBatch, String> {
+    fn read(&mut self) -> Result<LineBatch, DecodeError> {
         let mut lines = LineBatch::default();
         let limit = self.lines.max_line_bytes;
         while lines.lines.len() < self.batch_rows && lines.text.len() < BATCH_BYTES {
@@ -106,8 +104,7 @@ impl LinesDecoder {
             let next = self.rows.last().map(|rows| rows.start);
             let reader = self.reader_at(row)?;
             let before = lines.text.len();
-            let line =
-                reader.next(Some(&mut lines.text), limit).map_err(|error| error.to_string())?;
+            let line = reader.next(Some(&mut lines.text), limit)?;
             let Some(line) = line else { return Err(self.moved()) };
             self.check_start(row, line)?;
             if next != Some(row + 1) {
@@ -129,7 +126,7 @@ impl LinesDecoder {
     }
 
     /// If `row` begins a range, checks that its line begins where the survey counted it.
-    fn check_start(&self, row: u64, line: LinePosition) -> Result<(), String> {
+    fn check_start(&self, row: u64, line: LinePosition) -> Result<(), DecodeError> {
         let ranges = &self.lines.survey.ranges;
         let Ok(index) = ranges.binary_search_by_key(&row, |range| range.first_row) else {
             return Ok(());
@@ -140,7 +137,7 @@ impl LinesDecoder {
     }
 
     /// If `row`, which was just read, ends a range, checks that the next line begins where the survey counted it.
-    fn check_end(&mut self, row: u64) -> Result<(), String> {
+    fn check_end(&mut self, row: u64) -> Result<(), DecodeError> {
         let LineSurvey { ranges, rows, bytes, .. } = &*self.lines.survey;
         let (is_last, bytes) = (row + 1 == *rows, *bytes);
         let following = ranges.binary_search_by_key(&(row + 1), |next| next.first_row);
@@ -151,7 +148,7 @@ impl LinesDecoder {
         if following.is_ok_and(|index| ranges[index].start == reader.offset) {
             return Ok(());
         }
-        let line = reader.next(None, 0).map_err(|error| error.to_string())?;
+        let line = reader.next(None, 0)?;
         *next += 1;
         match line {
             Some(line) if !is_last => self.check_start(row + 1, line),
@@ -161,12 +158,15 @@ impl LinesDecoder {
     }
 
     /// Reports that lines have moved since the survey, and removes the survey from the cache.
-    fn moved(&self) -> String {
+    fn moved(&self) -> DecodeError {
         self.lines.cache_entry.remove();
-        "its lines have moved since they were counted; run again to recount them".to_owned()
+        "its lines have moved since they were counted; run again to recount them".into()
     }
 
-    fn reader_at(&mut self, row: u64) -> Result<&mut LineReader<Box<dyn BufRead + Send>>, String> {
+    fn reader_at(
+        &mut self,
+        row: u64,
+    ) -> Result<&mut LineReader<Box<dyn BufRead + Send>>, DecodeError> {
         let ranges = &self.lines.survey.ranges;
         let range = ranges.partition_point(|range| range.first_row <= row).saturating_sub(1);
         let range = *ranges.get(range).ok_or_else(|| self.moved())?;
@@ -179,15 +179,13 @@ impl LinesDecoder {
             };
             if start > 0 {
                 let mut before = [0];
-                self.source
-                    .read_exact_at(&mut before, start - 1)
-                    .map_err(|error| error.to_string())?;
+                self.source.read_exact_at(&mut before, start - 1)?;
                 if before != *b"\n" {
                     return Err(self.moved());
                 }
             }
             let bytes = self.source.reader(start);
-            let reader = self.lines.compression.reader(bytes).map_err(|error| error.to_string())?;
+            let reader = self.lines.compression.reader(bytes)?;
             let reader = LineReader::new(reader, start, before);
             self.reader = Some((reader, range.first_row));
         }
@@ -196,7 +194,7 @@ impl LinesDecoder {
             if *next >= row {
                 break;
             }
-            let skipped = reader.next(None, 0).map_err(|error| error.to_string())?;
+            let skipped = reader.next(None, 0)?;
             let skipped_row = *next;
             *next += 1;
             match skipped {
@@ -209,7 +207,7 @@ impl LinesDecoder {
         Ok(reader)
     }
 
-    fn decode(&self, lines: &LineBatch) -> Result<Decoded, String> {
+    fn decode(&self, lines: &LineBatch) -> Result<Decoded, ArrowError> {
         let columns = self.schema.fields();
         let (mut rows, mut bad) = (Vec::with_capacity(lines.lines.len()), Vec::new());
         let no_values = || ColumnValue::Object(Vec::new());
@@ -234,8 +232,7 @@ impl LinesDecoder {
             }
         }
         bad.sort_by_key(|(position, _)| *position);
-        let batch = self.batch(&rows).map_err(|error| error.to_string())?;
-        Ok(Decoded { batch, bad })
+        Ok(Decoded { batch: self.batch(&rows)?, bad })
     }
 
     /// Builds columns from rows. Missing fields are null.

@@ -23,7 +23,7 @@ const DICTIONARY_BYTES: u64 = 64 << 20;
 ///
 /// Memory: per column one page of [`BoundedPages`] and a dictionary, plus one batch of `batch_rows` rows or of
 /// [`DICTIONARY_BYTES`] if rows share values.
-pub(in crate::dataset) fn open(
+pub(crate) fn open(
     footer: &Footer,
     row_groups: &[RowGroupInfo],
     source: &OpenFile,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// Summary of JSON values: counts per kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::dataset) struct JsonShape {
+pub(crate) struct JsonShape {
     texts: u64,
     objects: u64,
     lists: u64,
@@ -45,7 +45,7 @@ impl JsonShape {
         Self { fields: vec![(name.to_owned(), text)], ..Self::default() }
     }
 
-    pub(in crate::dataset) fn merge(self, other: Self) -> Self {
+    pub(crate) fn merge(self, other: Self) -> Self {
         let both = |own: Option<Box<Self>>, other: Option<Box<Self>>| match (own, other) {
             (Some(own), Some(other)) => Some(Box::new(own.merge(*other))),
             (own, other) => own.or(other),
@@ -78,11 +78,11 @@ impl JsonShape {
         self
     }
 
-    pub(in crate::dataset) fn is_too_wide(&self) -> bool {
+    pub(crate) fn is_too_wide(&self) -> bool {
         self.values.is_some()
     }
 
-    pub(in crate::dataset) fn columns(&self) -> Fields {
+    pub(crate) fn columns(&self) -> Fields {
         let field = |(name, shape): &(String, Self)| Field::new(name, shape.data_type(), true);
         self.fields.iter().map(field).collect()
     }
@@ -118,7 +118,6 @@ impl JsonShape {
     }
 }
 
-/// Returns a map from strings to values of a type.
 pub(super) fn map_type(value: DataType) -> DataType {
     let fields = vec![Field::new("key", DataType::Utf8, false), Field::new("value", value, true)];
     let entries = Field::new("entries", DataType::Struct(fields.into()), false);

@@ -28,15 +28,14 @@ const MAX_SAMPLED_LINE_BYTES: u64 = 64 << 20;
 const LINES_PER_CHECK: u64 = 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::dataset) struct LineSurvey {
-    pub(in crate::dataset) sha256: String,
+pub(crate) struct LineSurvey {
+    pub(crate) sha256: String,
     #[serde(rename = "stretches")]
     pub(super) ranges: Vec<LineRange>,
     /// Number of lines that are not blank.
-    pub(in crate::dataset) rows: u64,
-    /// Decompressed size in bytes.
+    pub(crate) rows: u64,
     pub(super) bytes: u64,
-    pub(in crate::dataset) shape: JsonShape,
+    pub(crate) shape: JsonShape,
 }
 
 /// Start of a range of lines: decompressed offset, rows before it, lines before it.
@@ -49,10 +48,7 @@ pub(super) struct LineRange {
 
 impl LineSurvey {
     /// Scans a file of `size` bytes. A compressed file is one range: it can only be read from its beginning.
-    ///
-    /// # Errors
-    /// A failed read, a signal, or bytes that do not match the format.
-    pub(in crate::dataset) fn scan(
+    pub(crate) fn scan(
         file: &OpenFile,
         size: u64,
         line_format: LineFormat,
@@ -94,7 +90,7 @@ impl LineSurvey {
         Ok(survey)
     }
 
-    pub(in crate::dataset) fn row_groups(&self, size: u64) -> Vec<RowGroupInfo> {
+    pub(crate) fn row_groups(&self, size: u64) -> Vec<RowGroupInfo> {
         let ends = self.ranges.iter().skip(1).map(|next| (next.start, next.first_row));
         let ends = ends.chain([(self.bytes, self.rows)]);
         let group = |(range, (end, end_row)): (&LineRange, (u64, u64))| {

@@ -15,14 +15,14 @@ const MIN_AGE_NS: i128 = 2_000_000_000;
 
 /// Cache location of the survey of one version of a file.
 #[derive(Clone, Debug)]
-pub(in crate::dataset) struct SurveyCacheEntry(Option<PathBuf>);
+pub(crate) struct SurveyCacheEntry(Option<PathBuf>);
 
 impl SurveyCacheEntry {
     /// Returns the location for the file at `path`, an absolute path or an address. `version`: see
     /// [`RangeFile::version`]; `read_as`: form and compression.
     ///
     /// [`RangeFile::version`]: crate::storage::range_file::RangeFile::version
-    pub(in crate::dataset) fn new(
+    pub(crate) fn new(
         folder: Option<&Path>,
         path: &Path,
         stamp: Stamp,
@@ -41,13 +41,13 @@ impl SurveyCacheEntry {
         Self(Some(folder.join("lines").join(name)))
     }
 
-    pub(in crate::dataset) fn read(&self) -> Option<LineSurvey> {
+    pub(crate) fn read(&self) -> Option<LineSurvey> {
         let bytes = files::read_if_present(self.0.as_ref()?).ok()??;
         serde_json::from_slice(&bytes).ok()
     }
 
     /// Caches a survey. If that fails, the next run surveys the file again.
-    pub(in crate::dataset) fn write(&self, survey: &LineSurvey) {
+    pub(crate) fn write(&self, survey: &LineSurvey) {
         let Some(path) = &self.0 else { return };
         let json = serde_json::to_vec(survey).expect("plain data");
         let folder = path.parent().expect("it is below a folder");
@@ -57,8 +57,7 @@ impl SurveyCacheEntry {
         }
     }
 
-    /// Removes a survey that does not match the file.
-    pub(in crate::dataset) fn remove(&self) {
+    pub(crate) fn remove(&self) {
         let Some(path) = &self.0 else { return };
         if let Err(error) = files::remove_file(path) {
             tracing::debug!("an outdated survey cannot be removed: {error}");

@@ -12,7 +12,7 @@ const MAX_DEPTH: usize = 60;
 /// Name of the type of instants, which are the same everywhere.
 const TIMESTAMPTZ: &str = "timestamptz";
 
-pub(in crate::dataset) const UTC: &str = "+00:00";
+pub(crate) const UTC: &str = "+00:00";
 
 /// Types without parts, and their names; see also [`TIMESTAMPTZ`].
 const SIMPLE: [(&str, DataType); 15] = [
@@ -33,7 +33,7 @@ const SIMPLE: [(&str, DataType); 15] = [
     ("timestamp", DataType::Timestamp(TimeUnit::Microsecond, None)),
 ];
 
-pub(in crate::dataset) fn written(columns: &Fields) -> String {
+pub(crate) fn written(columns: &Fields) -> String {
     let columns =
         columns.iter().map(|field| format!("{}: {}", field.name(), name(field.data_type())));
     columns.collect::<Vec<_>>().join(", ")
