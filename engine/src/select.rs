@@ -13,12 +13,12 @@ pub(crate) mod drift;
 mod gather;
 mod guard_counts;
 mod histograms;
+mod mapped_words;
 mod quota;
 mod rank;
 mod repeated_ids;
 mod runs;
 mod sample_state;
-pub(crate) mod samples;
 mod score_percentiles;
 mod sort;
 #[cfg(test)]
@@ -26,6 +26,7 @@ mod tests;
 pub(crate) mod warnings;
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
@@ -40,29 +41,50 @@ use crate::run_directory::scores::ScoredWindow;
 use crate::run_directory::summary::GuardUse;
 use crate::run_directory::units::{self, UnitRecord};
 use calibration::{fitting_calibration, saved_calibration};
-use compared::AlternativeSelection;
 use criteria::Criteria;
-use decided::Rule;
+use decided::Decisions;
 use gather::{GatheredSamples, GroupsOfSamples};
+use mapped_words::MappedWords;
 use rank::{RankedGroup, Ranking};
 use repeated_ids::RepeatedIds;
-use samples::Sample;
-use score_percentiles::ScorePercentiles;
 
-#[derive(Debug)]
+/// Window or document that can be kept.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    pub row: u64,
+    /// Index of the window; `None` for a document.
+    pub window: Option<u32>,
+    pub tokens: u64,
+    /// Value of the `within` column.
+    pub group: Option<Arc<str>>,
+    /// Statistics of terms and guards; `NaN` if missing.
+    pub used: Vec<f64>,
+    /// Statistics in the output, in the order of its columns; `NaN` if missing.
+    pub statistics: Vec<f64>,
+    pub score: f64,
+    /// Percentile rank of the score among samples of the group that pass every guard; `None` for other samples.
+    pub percentile: Option<f64>,
+    /// Whether each of `output.compare` keeps the sample.
+    pub compared: Vec<bool>,
+    /// Reason for not keeping it; `None` if it is kept.
+    pub reason: Option<Arc<str>>,
+}
+
+impl Sample {
+    pub fn keep(&self) -> bool {
+        self.reason.is_none()
+    }
+}
+
 pub struct Selection {
-    criteria: Criteria,
-    /// By number of the group.
-    rules: Vec<Rule>,
-    percentiles: ScorePercentiles,
+    decisions: Decisions,
+    /// Percentiles of the groups.
+    file: MappedWords,
     /// Scores of `output.compare`.
-    compared: Vec<AlternativeSelection>,
-    /// Columns of score tables that [`Selection::unit_samples`] needs.
-    columns: Vec<String>,
+    compared: Vec<Decisions>,
     groups_of_samples: GroupsOfSamples,
     /// Number of the first sample of every unit, then the number of all samples.
     units: Vec<u64>,
-    /// Kept samples by unit.
     kept: Vec<u64>,
     repeated_ids: RepeatedIds,
     /// Windows that guards skip for a measure, by measure.
@@ -85,9 +107,6 @@ impl Selection {
     }
 
     /// Returns the samples of a unit in input order, given its measured windows by row.
-    ///
-    /// # Errors
-    /// The windows changed during the selection, or a temporary file cannot be read.
     pub fn unit_samples(
         &self,
         plan: &Plan,
@@ -95,8 +114,10 @@ impl Selection {
         windows: &BTreeMap<u64, Vec<ScoredWindow>>,
     ) -> Result<Vec<Sample>> {
         let numbers = self.units[unit]..self.units[unit + 1];
-        let samples: Vec<&[ScoredWindow]> =
-            windows.values().flat_map(|document| self.criteria.samples.split(document)).collect();
+        let samples: Vec<&[ScoredWindow]> = windows
+            .values()
+            .flat_map(|document| self.decisions.criteria.samples.split(document))
+            .collect();
         if samples.len() as u64 != numbers.end - numbers.start {
             let message = format!(
                 "the scores of unit {} of `{}` changed during the selection: expected {} samples, got {}",
@@ -111,61 +132,51 @@ impl Selection {
         let groups = self.groups_of_samples.read_range(numbers.clone())?;
         let decided = samples.into_iter().zip(groups).zip(numbers);
         let file = &plan.units[unit].file_path;
-        decided.map(|((sample, group), number)| self.decided(sample, file, group, number)).collect()
+        let decided =
+            decided.map(|((sample, group), number)| self.decided(sample, file, group, number));
+        Ok(decided.collect())
     }
 
-    fn decided(
-        &self,
-        windows: &[ScoredWindow],
-        file: &str,
-        group: u32,
-        number: u64,
-    ) -> Result<Sample> {
-        let criteria = &self.criteria;
-        let compared =
-            self.compared.iter().map(|of| of.keeps(windows, file, group, number)).collect();
-        let rule = &self.rules[group as usize];
-        let mut used = criteria.values(windows, file);
-        let (sample_state, tokens) = (rule.sample_state(criteria, &used), criteria.tokens(windows));
-        let keep = rule.keeps(criteria, sample_state, tokens, number);
+    fn decided(&self, windows: &[ScoredWindow], file: &str, group: u32, number: u64) -> Sample {
+        let criteria = &self.decisions.criteria;
+        let compared = self.compared.iter();
+        let compared = compared.map(|of| of.decide(windows, file, group, number).keep).collect();
+        let decision = self.decisions.decide(windows, file, group, number);
+        let (rule, sample_state, mut used) =
+            (decision.rule, decision.sample_state, decision.values);
         used.truncate(criteria.statistics.len());
         let value = |statistic| criteria.value(statistic, windows);
-        Ok(Sample {
+        Sample {
             row: windows[0].input_row,
             window: criteria.window(windows),
-            tokens,
+            tokens: criteria.tokens(windows),
             group: rule.group.clone(),
             used,
             statistics: criteria.written.iter().map(value).collect(),
             score: sample_state.score(),
-            percentile: self
-                .percentiles
-                .percentile(&rule.percentiles, sample_state.passing_score())?,
+            percentile: rule.percentiles.percentile(&self.file, sample_state.passing_score()),
             compared,
-            reason: if keep { None } else { Some(criteria.reason(sample_state)) },
-        })
+            reason: if decision.keep { None } else { Some(criteria.reason(sample_state)) },
+        }
     }
 
     /// Names of the statistics of terms and guards, in the order of a sample's values.
     pub fn used(&self) -> Vec<&str> {
-        self.criteria.statistics.iter().map(|statistic| &*statistic.name).collect()
+        self.decisions.criteria.statistics.iter().map(|statistic| &*statistic.name).collect()
     }
 
-    /// Number of statistics per sample in the output.
     pub fn statistics(&self) -> usize {
-        self.criteria.written.len()
+        self.decisions.criteria.written.len()
     }
 
     /// Columns of score tables that [`Selection::unit_samples`] needs.
     pub fn columns(&self) -> Vec<&str> {
-        self.columns.iter().map(String::as_str).collect()
+        // Every alternative reads the columns of the selections before it.
+        let last = self.compared.last().unwrap_or(&self.decisions);
+        last.criteria.columns.iter().map(String::as_str).collect()
     }
 
-    /// Whether another document has the same id.
-    ///
-    /// # Errors
-    /// A temporary file cannot be read.
-    pub fn is_repeated(&self, id: &str) -> Result<bool> {
+    pub fn is_repeated(&self, id: &str) -> bool {
         self.repeated_ids.contains(id)
     }
 
@@ -195,7 +206,6 @@ pub fn select(
     units::check_scores(directory, records, stop)?;
     let criteria = Criteria::from_plan(plan);
     let compared = compared::select(plan, directory, records, &criteria, stop)?;
-    let columns = compared.last().map_or(&criteria.columns, |last| &last.criteria.columns).clone();
     let gathered = GatheredSamples::read(plan, directory, records, &criteria, stop)?;
     warnings::check_noise(plan.spec.score(), &criteria, &gathered.totals.errors)?;
     let mut warnings = warnings::sample_warnings(&gathered);
@@ -203,39 +213,38 @@ pub fn select(
     warnings.extend(warnings::absent_group_warning(plan.spec.filter(), &gathered));
     let ranking = Ranking::new(&criteria, &gathered, &plan.directory, stop)?;
     let mut drift = Vec::new();
-    let (decided, kept, percentiles, calibration) =
-        if let Some(path) = &plan.spec.score().calibration {
-            let saved = saved_calibration(plan, &criteria, path, identity, &gathered)?;
-            let known: HashMap<&Option<String>, &CalibratedGroup> =
-                saved.groups.iter().map(|group| (&group.value, group)).collect();
-            let decided = ranking.each_group(|group| {
-                let known = known[group.value];
-                let scorer = known.scorer(&criteria.terms, criteria.combine, criteria.standardise);
-                let (bounds, deciles) = (known.guards.clone(), &known.score_deciles);
-                let (rule, totals, sums) =
-                    group.by_calibration(scorer, bounds, &known.thresholds, deciles)?;
-                let names = criteria.statistics.iter().map(|statistic| &*statistic.name);
-                let means = names.zip(&sums).filter(|(_, sums)| sums.count > 0);
-                let means = means.map(|(name, sums)| (name, sums.mean()));
-                let moved = drift::compare_group(known, means, &totals);
-                Ok(((rule, totals), moved))
-            })?;
-            let (decided, moved): (Vec<_>, Vec<_>) = decided.into_iter().unzip();
-            drift = moved;
-            warnings.extend(warnings::drift_warning(&drift));
-            let (kept, percentiles, _) = ranking.finish()?;
-            (decided, kept, percentiles, saved)
-        } else {
-            let ranked = ranking.each_group(RankedGroup::by_own_statistics)?;
-            let (kept, percentiles, histograms) = ranking.finish()?;
-            let values = gathered.groups.keys().zip(&ranked);
-            let groups = calibration::calibrate_groups(&criteria, values, &histograms);
-            let decided = ranked
-                .into_iter()
-                .map(|ranked| (ranked.rule(&criteria, &histograms), ranked.samples.totals))
-                .collect();
-            (decided, kept, percentiles, calibration::build(&criteria, identity, groups))
-        };
+    let (decided, kept, file, calibration) = if let Some(path) = &plan.spec.score().calibration {
+        let saved = saved_calibration(plan, &criteria, path, identity, &gathered)?;
+        let known: HashMap<&Option<String>, &CalibratedGroup> =
+            saved.groups.iter().map(|group| (&group.value, group)).collect();
+        let decided = ranking.each_group(|group| {
+            let known = known[group.value];
+            let scorer = known.scorer(&criteria.terms, criteria.combine, criteria.standardise);
+            let (bounds, deciles) = (known.guards.clone(), &known.score_deciles);
+            let (rule, totals, sums) =
+                group.by_calibration(scorer, bounds, &known.thresholds, deciles)?;
+            let names = criteria.statistics.iter().map(|statistic| &*statistic.name);
+            let means = names.zip(&sums).filter(|(_, sums)| sums.count > 0);
+            let means = means.map(|(name, sums)| (name, sums.mean()));
+            let moved = drift::compare_group(known, means, &totals);
+            Ok(((rule, totals), moved))
+        })?;
+        let (decided, moved): (Vec<_>, Vec<_>) = decided.into_iter().unzip();
+        drift = moved;
+        warnings.extend(warnings::drift_warning(&drift));
+        let (kept, file) = ranking.finish()?;
+        (decided, kept, file, saved)
+    } else {
+        let ranked = ranking.each_group(RankedGroup::by_own_statistics)?;
+        let (kept, file) = ranking.finish()?;
+        let values = gathered.groups.keys().zip(&ranked);
+        let groups = calibration::calibrate_groups(&criteria, values, &file);
+        let decided = ranked
+            .into_iter()
+            .map(|ranked| (ranked.rule(&criteria, &file), ranked.samples.totals))
+            .collect();
+        (decided, kept, file, calibration::build(&criteria, identity, groups))
+    };
     let groups = gathered.groups.iter().zip(&decided).map(|((value, group), (_, totals))| {
         (value, gathered.group_totals[*group as usize].samples, totals)
     });
@@ -249,11 +258,9 @@ pub fn select(
     let skipped = criteria.skipped.iter().map(|of| of.measure.clone()).zip(totals.skipped);
     let not_measured = skipped.filter(|(_, windows)| *windows > 0).collect();
     Ok(Selection {
-        criteria,
-        rules,
-        percentiles,
+        decisions: Decisions { criteria, rules },
+        file,
         compared,
-        columns,
         groups_of_samples,
         units,
         kept,

@@ -11,7 +11,6 @@ mod output_files;
 mod output_rows;
 pub(crate) mod slices;
 pub(crate) mod staged;
-mod token_batches;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -27,11 +26,9 @@ use crate::base::parallel;
 use crate::base::stop::Stop;
 use crate::dataset::documents::{content_hash, document_contents, document_ids};
 use crate::dataset::input_file::InputFile;
-use crate::dataset::metadata::output_metadata;
 use crate::dataset::units::WorkUnit;
 use crate::dataset::{labels, row_bytes, rows};
 use crate::plan::Plan;
-use crate::plan::columns::added;
 use crate::run_directory::dropped::{self, DroppedRow};
 use crate::run_directory::layout::{PartFolders, RunDirectory};
 use crate::run_directory::quarantine;
@@ -39,8 +36,7 @@ use crate::run_directory::scores::{self, ScoredWindow};
 use crate::run_directory::selected::{self, SelectedRow};
 use crate::run_directory::summary::LabelCounts;
 use crate::run_directory::units::{Part, UnitRecord};
-use crate::select::Selection;
-use crate::select::samples::Sample;
+use crate::select::{Sample, Selection};
 use crate::spec::pipeline::Samples;
 use crate::storage::files;
 use cuts::{FileSeries, UnitRange, UnitSize};
@@ -79,8 +75,8 @@ impl Writer<'_> {
         folders: &PartFolders,
         each: impl Fn(&WorkUnit) + Sync,
     ) -> Result<StagedFiles> {
-        let (ranges, format) = (self.ranges(), self.format());
-        let schema = format.schema(self.plan);
+        let (ranges, format) = (self.ranges(), Format::from_plan(self.plan));
+        let schema = format.schema();
         let by_shards = files::is_folder(&self.written.records)?;
         let units = parallel::in_order(ranges.len(), self.writers(), |index| {
             self.stop.check()?;
@@ -108,7 +104,6 @@ impl Writer<'_> {
         Ok(staged)
     }
 
-    /// Splits the units into ranges whose rows go to the same files.
     fn ranges(&self) -> Vec<UnitRange> {
         let sizes: Vec<UnitSize> =
             (0..self.records.len()).map(|unit| self.unit_size(unit)).collect();
@@ -153,7 +148,6 @@ impl Writer<'_> {
         self.plan.spec.filter().mark_only
     }
 
-    /// Returns the number of units that are written concurrently.
     fn writers(&self) -> usize {
         let fit = self.plan.spec.pipeline.input.memory_limit_bytes / BYTES_PER_WRITER;
         let threads = self.plan.options.threads.unwrap_or_else(rayon::current_num_threads);
@@ -165,7 +159,7 @@ impl Writer<'_> {
         &self,
         range: &UnitRange,
         schema: &SchemaRef,
-        format: &Format,
+        format: &Format<'_>,
         folders: &PartFolders,
         each: impl Fn(&WorkUnit),
     ) -> Result<StagedRange> {
@@ -212,12 +206,6 @@ impl Writer<'_> {
         self.add_labels(index, &samples, labels)
     }
 
-    fn format(&self) -> Format {
-        let metadata = output_metadata(&self.plan.dataset.metadata, &added(self.plan));
-        Format::from_plan(self.plan, metadata)
-    }
-
-    /// Reads the measured windows of a unit, by row.
     fn windows(&self, index: usize) -> Result<WindowsByRow> {
         let mut windows = WindowsByRow::new();
         if self.records[index].counts.windows > 0 {
@@ -275,13 +263,11 @@ impl Writer<'_> {
                 }
                 let others = self.other_bytes(&batch)?;
                 for some in by_bytes(&rows, &others) {
-                    let written = match output.format {
-                        Format::Tokens(_) => self.token_batch(unit, schema, &batch, some)?,
-                        Format::Parquet(..) | Format::Lines => {
-                            self.batch(unit, schema, &batch, some)?
-                        }
-                    };
-                    output.write(&written)?;
+                    output.write(&if output.format.is_tokens() {
+                        self.token_batch(unit, schema, &batch, some)?
+                    } else {
+                        self.batch(unit, schema, &batch, some)?
+                    })?;
                 }
             }
             Ok(())
@@ -331,7 +317,6 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Writes the result of the selection for the samples of a unit.
     fn write_selected(
         &self,
         unit: &WorkUnit,

@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, HashSet};
 
 use longsift_stages::contract::{Location, Merge};
 use longsift_stages::filter::budgets::{self, Budget};
-use longsift_stages::filter::guards::Bounds;
+use longsift_stages::filter::guards::{Bounds, Guard};
 use longsift_stages::score::SummaryStatistics;
+use longsift_stages::score::percentile::Histogram;
 use longsift_stages::score::terms::Standardise;
 
-use super::criteria::Criteria;
+use super::criteria::{Criteria, SelectionStatistic};
 use super::gather::GatheredSamples;
-use super::histograms::Histograms;
+use super::mapped_words::MappedWords;
 use super::rank::GroupDecision;
 use super::warnings::listed;
 use crate::base::error::{Failure, Result};
@@ -22,13 +23,12 @@ use crate::run_directory::calibration::{self, CalibratedGroup, Calibration, Thre
 use crate::run_directory::facts::Identity;
 use crate::spec::pipeline::Samples;
 
-/// Setting that names the calibration.
 const SETTING: &str = "stages.score.calibration";
 
 pub(super) fn calibrate_groups<'r>(
     criteria: &Criteria,
     ranked: impl Iterator<Item = (&'r Option<String>, &'r GroupDecision)>,
-    histograms: &Histograms,
+    file: &MappedWords,
 ) -> Vec<CalibratedGroup> {
     let names = || criteria.statistics.iter().map(|statistic| statistic.name.clone());
     let of_group = |(value, ranked): (&Option<String>, &GroupDecision)| CalibratedGroup {
@@ -42,7 +42,7 @@ pub(super) fn calibrate_groups<'r>(
             .collect(),
         histograms: names()
             .zip(&ranked.summaries)
-            .zip(ranked.scales(criteria, histograms).into_iter().flatten())
+            .zip(ranked.scales(criteria, file).into_iter().flatten())
             .filter_map(|((name, summary), scale)| {
                 summary.as_ref().and(scale.histogram).map(|histogram| (name, histogram))
             })
@@ -122,38 +122,38 @@ fn match_budgets(criteria: &Criteria, calibration: &mut Calibration) -> Vec<Stri
 
 /// Describes what a calibration lacks for these criteria; `None` if it fits.
 fn missing(criteria: &Criteria, known: &CalibratedGroup) -> Option<String> {
-    // A group without scores may lack any statistic.
-    for (index, statistic) in criteria.statistics.iter().enumerate().filter(|_| known.count > 0) {
+    // A group without scores may lack any statistic, and no quantiles exist without scores.
+    let has_scores = known.count > 0;
+    let lacking = |(index, statistic): (usize, &SelectionStatistic)| {
         let name = &statistic.name;
         if !known.summaries.contains_key(name) {
             // Samples can have scores without the statistic of an optional term.
-            if !criteria.requires(index) {
-                continue;
-            }
-            return Some(format!("statistics of `{name}`"));
+            return criteria.requires(index).then(|| format!("statistics of `{name}`"));
         }
         let takes = criteria.standardise_of(index) == Some(Standardise::Percentile);
-        if takes && !known.histograms.contains_key(name) {
-            return Some(format!("the histogram of `{name}`, whose percentiles a term uses"));
-        }
-    }
+        (takes && !known.histograms.contains_key(name))
+            .then(|| format!("the histogram of `{name}`, whose percentiles a term uses"))
+    };
     let (guards, has) = (criteria.guards.len(), known.guards.len());
-    if guards != has {
-        return Some(format!("the bounds of {} (it has {has})", counted(guards as u64, "guard")));
-    }
-    let without = criteria.guards.iter().zip(&known.guards).find(|((guard, _), bounds)| {
-        // If samples have scores, quantiles exist as well.
-        let required = (guard.min_quantile, guard.max_quantile);
-        known.count > 0
-            && (required.0.is_some() && bounds.low.is_none()
-                || required.1.is_some() && bounds.high.is_none())
-    });
-    if let Some(((guard, _), _)) = without {
-        let statistic = &guard.statistic;
-        return Some(format!("the quantile bound of the guard on `{statistic}`"));
-    }
+    let lacks_quantile = |((guard, _), bounds): &(&(Guard, usize), &Bounds)| {
+        guard.min_quantile.is_some() && bounds.low.is_none()
+            || guard.max_quantile.is_some() && bounds.high.is_none()
+    };
+    let mut guards_with_bounds = criteria.guards.iter().zip(&known.guards);
+    let without = guards_with_bounds.find(|guard| has_scores && lacks_quantile(guard));
     let deciles = known.score_deciles.len();
-    (deciles != 0 && deciles != 9).then(|| format!("nine deciles of scores (it has {deciles})"))
+    let mut statistics = criteria.statistics.iter().enumerate().filter(|_| has_scores);
+    let problems = [
+        statistics.find_map(lacking),
+        (guards != has)
+            .then(|| format!("the bounds of {} (it has {has})", counted(guards as u64, "guard"))),
+        without.map(|((guard, _), _)| {
+            format!("the quantile bound of the guard on `{}`", guard.statistic)
+        }),
+        (deciles != 0 && deciles != 9)
+            .then(|| format!("nine deciles of scores (it has {deciles})")),
+    ];
+    problems.into_iter().flatten().next()
 }
 
 /// Maximum samples in a calibration: integers that a float represents exactly.
@@ -179,64 +179,60 @@ pub(super) fn contradiction(
         score_deciles: deciles,
     } = known;
     let parts = score_parts.iter().fold(0_u64, |sum, part| sum.saturating_add(*part));
-    if score_parts.len() != 10 || *count > MAX_SAMPLES || parts != *count {
-        let number = score_parts.len();
-        return Some(format!(
-            "expected 10 `score_parts` with a sum of {count}, got {number} with a sum of {parts}"
-        ));
-    }
-    if count > samples {
-        return Some(format!("{count} samples have a score, but there are only {samples}"));
-    }
-    if kept > count {
-        return Some(format!("{kept} samples are kept, but only {count} have a score"));
-    }
-    if thresholds.len() != cutoffs {
-        let has = thresholds.len();
-        return Some(format!("expected {cutoffs} thresholds, one for each budget, got {has}"));
-    }
-    let wrong = |of: &&Threshold| of.ties_kept > of.ties || of.ties > *count;
-    if let Some(Threshold { ties, ties_kept, .. }) = thresholds.iter().find(wrong) {
-        return Some(format!(
-            "{ties_kept} of {ties} samples with the score of a threshold are kept, but {count} have a score"
-        ));
-    }
-    if let Some(what) = find_contradiction(summaries) {
-        return Some(what);
-    }
-    if !deciles.is_sorted() || deciles.iter().any(|decile| decile.is_nan()) {
-        return Some("its `score_deciles` do not ascend".to_owned());
-    }
-    if deciles.is_empty() != (*count == 0) {
-        return Some(format!("it has {} deciles, but {count} samples have a score", deciles.len()));
-    }
-    if *kept > 0 && thresholds.iter().all(|of| of.score.is_none()) {
-        return Some(format!("{kept} samples are kept, but it has no threshold"));
-    }
+    let (ranges, cuts) = (score_parts.len(), thresholds.len());
+    let wrong_ties = |of: &&Threshold| of.ties_kept > of.ties || of.ties > *count;
     // A lower bound above the upper one accepts no value, so no sample could have a score.
-    let crossed =
-        |of: &&Bounds| *count > 0 && of.low.zip(of.high).is_some_and(|(low, high)| low > high);
-    if let Some(Bounds { low, high }) = known.guards.iter().find(crossed) {
-        let [low, high] = [low, high].map(|of| of.unwrap_or_default());
+    let mut crossed =
+        known.guards.iter().filter(|_| *count > 0).filter_map(|of| of.low.zip(of.high));
+    let problems = [
+        (ranges != 10 || *count > MAX_SAMPLES || parts != *count).then(|| {
+            format!("expected 10 `score_parts` with a sum of {count}, got {ranges} with a sum of {parts}")
+        }),
+        (count > samples)
+            .then(|| format!("{count} samples have a score, but there are only {samples}")),
+        (kept > count).then(|| format!("{kept} samples are kept, but only {count} have a score")),
+        (cuts != cutoffs)
+            .then(|| format!("expected {cutoffs} thresholds, one for each budget, got {cuts}")),
+        thresholds.iter().find(wrong_ties).map(|Threshold { ties, ties_kept, .. }| {
+            format!("{ties_kept} of {ties} samples with the score of a threshold are kept, but {count} have a score")
+        }),
+        find_contradiction(summaries),
+        (!deciles.is_sorted() || deciles.iter().any(|decile| decile.is_nan()))
+            .then(|| "its `score_deciles` do not ascend".to_owned()),
+        (deciles.is_empty() != (*count == 0)).then(|| {
+            format!("it has {} deciles, but {count} samples have a score", deciles.len())
+        }),
+        (*kept > 0 && thresholds.iter().all(|of| of.score.is_none()))
+            .then(|| format!("{kept} samples are kept, but it has no threshold")),
+        crossed.find(|(low, high)| low > high).map(|(low, high)| {
+            format!("the lower bound of a guard, {low:e}, is above its upper bound, {high:e}")
+        }),
+        histograms.iter().find_map(|(name, histogram)| {
+            histogram_contradiction(criteria, known, name, histogram)
+        }),
+    ];
+    problems.into_iter().flatten().next()
+}
+
+fn histogram_contradiction(
+    criteria: &Criteria,
+    CalibratedGroup { count, summaries, .. }: &CalibratedGroup,
+    name: &str,
+    histogram: &Histogram,
+) -> Option<String> {
+    let ((low, high), values) = (histogram.range(), histogram.values());
+    let of = format!("the histogram of `{name}`");
+    let between = summaries.get(name).map(|of| (of.min, of.max));
+    if between.is_some_and(|between| between != (low, high)) {
         return Some(format!(
-            "the lower bound of a guard, {low:e}, is above its upper bound, {high:e}"
+            "{of} lies between {low:e} and {high:e}, but its minimum and maximum differ"
         ));
     }
-    histograms.iter().find_map(|(name, histogram)| {
-        let ((low, high), values) = (histogram.range(), histogram.values());
-        let of = format!("the histogram of `{name}`");
-        let between = summaries.get(name).map(|of| (of.min, of.max));
-        if between.is_some_and(|between| between != (low, high)) {
-            return Some(format!(
-                "{of} lies between {low:e} and {high:e}, but its minimum and maximum differ"
-            ));
-        }
-        // Samples without a score may have the statistic, and samples with one may lack that of an optional term.
-        let index = criteria.statistics.iter().position(|statistic| statistic.name == *name);
-        let min = if index.is_some_and(|index| criteria.requires(index)) { *count } else { 0 };
-        let values = values.filter(|values| !(min..=MAX_SAMPLES).contains(values))?;
-        Some(format!("the bins of {of} hold {values} samples, but {count} have a score"))
-    })
+    // Samples without a score may have the statistic, and samples with one may lack that of an optional term.
+    let index = criteria.statistics.iter().position(|statistic| statistic.name == *name);
+    let min = if index.is_some_and(|index| criteria.requires(index)) { *count } else { 0 };
+    let values = values.filter(|values| !(min..=MAX_SAMPLES).contains(values))?;
+    Some(format!("the bins of {of} hold {values} samples, but {count} have a score"))
 }
 
 /// Describes a statistic whose mean, standard deviation, minimum and maximum contradict each other, allowing for rounding.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use longsift_stages::contract::{Column, Merge, WindowSample};
-use longsift_stages::filter::guards::{Guard, Weigh};
+use longsift_stages::filter::guards::Guard;
 use longsift_stages::score::presets::Formula;
 use longsift_stages::score::settings::RelativeError;
 use longsift_stages::score::terms::{Combine, Scorer, Standardise, Term};
@@ -33,7 +33,6 @@ pub(super) struct Criteria {
     pub(super) combine: Combine,
     /// Default for terms that do not set it.
     pub(super) standardise: Standardise,
-    /// Guards before measures.
     pub(super) cascade: Cascade,
     /// Guards, each with the index of its statistic.
     pub(super) guards: Vec<(Guard, usize)>,
@@ -48,7 +47,6 @@ pub(super) struct Criteria {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Draw {
     seed: u64,
-    /// Whether the input has a column of ids.
     ids: bool,
 }
 
@@ -177,7 +175,6 @@ impl Criteria {
         }
     }
 
-    /// Tokens of a sample in the output.
     pub(super) fn tokens(&self, sample: &[ScoredWindow]) -> u64 {
         match (self.samples, sample.first()) {
             (_, None) => 0,
@@ -267,13 +264,6 @@ impl Criteria {
                 }
             }
         }
-    }
-
-    /// Whether the number of tokens affects the selection.
-    pub(super) fn weighs_tokens(&self) -> bool {
-        self.filter.keep_tokens.is_some()
-            || self.filter.budgets.is_some()
-            || self.guards.iter().any(|(guard, _)| guard.weigh == Weigh::Tokens)
     }
 
     /// Names of the columns of score tables that the selection needs.

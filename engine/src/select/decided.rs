@@ -9,20 +9,50 @@ use longsift_stages::score::terms::Scorer;
 use super::criteria::Criteria;
 use super::sample_state::{SampleState, is_not_sampled};
 use super::score_percentiles::GroupPercentiles;
+use crate::run_directory::scores::ScoredWindow;
 
-/// Rule for the samples of one group.
 #[derive(Clone, Debug)]
 pub(super) struct Rule {
     /// Value of the `within` column.
     pub(super) group: Option<Arc<str>>,
     /// `None` if no sample of the group passes its guards and has the statistics of the score.
     pub(super) scorer: Option<Scorer>,
-    /// By guard.
     pub(super) bounds: Vec<Bounds>,
     /// One, or one for each of `budgets`; `None` if it keeps nothing.
     pub(super) cutoffs: Vec<Option<Cutoff>>,
     /// Location of the percentiles of the group's scores.
     pub(super) percentiles: GroupPercentiles,
+}
+
+/// Criteria with the rule of every group.
+pub(super) struct Decisions {
+    pub(super) criteria: Criteria,
+    /// By number of the group.
+    pub(super) rules: Vec<Rule>,
+}
+
+pub(super) struct Decision<'a> {
+    pub(super) rule: &'a Rule,
+    pub(super) values: Vec<f64>,
+    pub(super) sample_state: SampleState,
+    pub(super) keep: bool,
+}
+
+impl Decisions {
+    /// Decides on a sample, given its windows, its file, its group and its number.
+    pub(super) fn decide(
+        &self,
+        windows: &[ScoredWindow],
+        file: &str,
+        group: u32,
+        number: u64,
+    ) -> Decision<'_> {
+        let (criteria, rule) = (&self.criteria, &self.rules[group as usize]);
+        let values = criteria.values(windows, file);
+        let sample_state = rule.sample_state(criteria, &values);
+        let keep = rule.keeps(criteria, sample_state, criteria.tokens(windows), number);
+        Decision { rule, values, sample_state, keep }
+    }
 }
 
 /// Lowest sample in rank order that is kept.

@@ -22,43 +22,26 @@ use crate::run_directory::units::UnitRecord;
 
 const MAX_BATCH_WINDOWS: u64 = 1 << 19;
 
-/// Encoding of a sample: its number in input order, its tokens if they affect the selection, its statistics.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct SampleEncoding {
-    tokens: bool,
-    statistics: usize,
+/// Encodes a sample: its number in input order, its tokens, its statistics.
+fn write_sample(into: &mut Vec<u8>, number: u64, tokens: u64, values: &[f64]) {
+    into.clear();
+    into.extend(number.to_le_bytes());
+    into.extend(tokens.to_le_bytes());
+    into.extend(values.iter().flat_map(|value| value.to_le_bytes()));
 }
 
-impl SampleEncoding {
-    fn bytes(self) -> usize {
-        8 * (1 + usize::from(self.tokens) + self.statistics)
-    }
-
-    fn write(self, into: &mut Vec<u8>, number: u64, tokens: u64, values: &[f64]) {
-        into.clear();
-        into.extend(number.to_le_bytes());
-        if self.tokens {
-            into.extend(tokens.to_le_bytes());
-        }
-        into.extend(values.iter().flat_map(|value| value.to_le_bytes()));
-    }
-
-    /// Returns the number of a sample and its tokens, 0 if they are not stored; its statistics go to `values`.
-    fn read(self, record: &[u8], values: &mut Vec<f64>) -> (u64, u64) {
-        let fields = record.as_chunks::<8>().0;
-        let (head, statistics) = fields.split_at(fields.len() - self.statistics);
-        values.clear();
-        values.extend(statistics.iter().map(|bytes| f64::from_le_bytes(*bytes)));
-        let field = |index: usize| head.get(index).map_or(0, |bytes| u64::from_le_bytes(*bytes));
-        (field(0), field(1))
-    }
+/// Returns the number of a sample and its tokens; its statistics go to `values`.
+fn read_sample(record: &[u8], values: &mut Vec<f64>) -> (u64, u64) {
+    let (head, statistics) = record.as_chunks::<8>().0.split_at(2);
+    values.clear();
+    values.extend(statistics.iter().map(|bytes| f64::from_le_bytes(*bytes)));
+    (u64::from_le_bytes(head[0]), u64::from_le_bytes(head[1]))
 }
 
 /// Temporary file with the number of every sample's group, in input order.
 #[derive(Debug)]
 pub(super) struct GroupsOfSamples(AnonymousFile);
 
-/// Bytes per sample in that file.
 const GROUP_BYTES: usize = size_of::<u32>();
 
 impl GroupsOfSamples {
@@ -100,10 +83,9 @@ impl SampleTotals {
     }
 }
 
-#[derive(Debug)]
 pub(super) struct GatheredSamples {
     samples: RecordRuns,
-    layout: SampleEncoding,
+    values_per_sample: usize,
     pub(super) groups_of_samples: GroupsOfSamples,
     /// Number of the first sample of every unit, then the number of all samples.
     pub(super) units: Vec<u64>,
@@ -121,18 +103,33 @@ pub(super) struct GroupTotals {
     pub(super) lengths: (u64, u64),
 }
 
+/// Returns the number of the group with a value of the `within` column, and adds to its totals.
+pub(super) fn add_to_group(
+    groups: &mut BTreeMap<Option<String>, u32>,
+    totals: &mut Vec<GroupTotals>,
+    value: Option<String>,
+    more: &GroupTotals,
+) -> u32 {
+    let next = totals.len() as u32;
+    let group = *groups.entry(value).or_insert(next);
+    if group == next {
+        totals.push(GroupTotals { samples: 0, ..more.clone() });
+    }
+    let GroupTotals { samples, lengths: (shortest, longest) } = &mut totals[group as usize];
+    *samples += more.samples;
+    (*shortest, *longest) = ((*shortest).min(more.lengths.0), (*longest).max(more.lengths.1));
+    group
+}
+
 /// Sample as read from the temporary file.
 pub(super) struct Record<'a> {
-    /// Number in input order.
     pub(super) number: u64,
-    /// 0 if tokens do not affect the selection.
     pub(super) tokens: u64,
     /// By statistic; `NaN` if missing.
     pub(super) values: &'a [f64],
 }
 
 impl GatheredSamples {
-    /// Reads the score tables of all units.
     pub(super) fn read(
         plan: &Plan,
         directory: &RunDirectory,
@@ -157,18 +154,6 @@ impl GatheredSamples {
         gathering.finish(stop)
     }
 
-    /// Returns the number of a group and widens its range of window lengths.
-    fn add_group(&mut self, label: Option<&String>, lengths: (u64, u64)) -> u32 {
-        let next = self.group_totals.len() as u32;
-        let group = *self.groups.entry(label.cloned()).or_insert(next);
-        if group == next {
-            self.group_totals.push(GroupTotals { samples: 0, lengths });
-        }
-        let (shortest, longest) = &mut self.group_totals[group as usize].lengths;
-        (*shortest, *longest) = ((*shortest).min(lengths.0), (*longest).max(lengths.1));
-        group
-    }
-
     /// Whether the only group is that of a run without `within`, or of rows without a value.
     pub(super) fn is_one_group(&self) -> bool {
         self.groups.keys().all(Option::is_none)
@@ -182,9 +167,6 @@ impl GatheredSamples {
     }
 
     /// Calls `each` for the samples of a group in input order.
-    ///
-    /// # Errors
-    /// A temporary file cannot be read, a signal stopped the run, or `each` fails.
     pub(super) fn visit(
         &self,
         group: u32,
@@ -193,7 +175,7 @@ impl GatheredSamples {
     ) -> Result<()> {
         let mut values = Vec::new();
         self.samples.visit(group as usize, stop, |record| {
-            let (number, tokens) = self.layout.read(record, &mut values);
+            let (number, tokens) = read_sample(record, &mut values);
             each(Record { number, tokens, values: &values })
         })
     }
@@ -210,41 +192,39 @@ fn end_of_batch(records: &[UnitRecord], first: usize) -> usize {
 
 pub(super) struct Gathering<'d> {
     gathered: GatheredSamples,
-    /// Hashes of the ids of all documents.
     ids: Sorter<'d, 2>,
     record: Vec<u8>,
 }
 
 impl<'d> Gathering<'d> {
     pub(super) fn new(directory: &'d RunDirectory, criteria: &Criteria) -> Result<Self> {
-        let values = criteria.statistics.len() + usize::from(criteria.random.is_some());
-        let layout = SampleEncoding { tokens: criteria.weighs_tokens(), statistics: values };
+        let values_per_sample = criteria.statistics.len() + usize::from(criteria.random.is_some());
         let gathered = GatheredSamples {
-            samples: RecordRuns::new(directory, layout.bytes())?,
-            layout,
+            samples: RecordRuns::new(directory, 8 * (2 + values_per_sample))?,
+            values_per_sample,
             groups_of_samples: GroupsOfSamples(AnonymousFile::create(directory)?),
             units: vec![0],
             groups: BTreeMap::new(),
             group_totals: Vec::new(),
             totals: SampleTotals::new(criteria),
-            repeated_ids: RepeatedIds::new(directory)?,
+            repeated_ids: RepeatedIds::default(),
         };
         Ok(Self { gathered, ids: Sorter::new(directory), record: Vec::new() })
     }
 
     pub(super) fn add(&mut self, unit: &UnitSamples) -> Result<()> {
         let Self { gathered, ids, record } = self;
-        let mut number_of = vec![0; unit.lengths.len()];
-        for (label, own) in &unit.groups {
-            let lengths = unit.lengths[*own as usize];
-            number_of[*own as usize] = gathered.add_group(label.as_ref(), lengths);
+        let mut number_of = vec![0; unit.group_totals.len()];
+        for (value, own) in &unit.groups {
+            let (all, totals) = (&mut gathered.groups, &mut gathered.group_totals);
+            let own = *own as usize;
+            number_of[own] = add_to_group(all, totals, value.clone(), &unit.group_totals[own]);
         }
         let mut number = gathered.units.last().copied().unwrap_or(0);
-        let values = unit.values.chunks_exact(gathered.layout.statistics.max(1));
+        let values = unit.values.chunks_exact(gathered.values_per_sample.max(1));
         for ((own, tokens), values) in unit.samples.iter().zip(values) {
             let group = number_of[*own as usize];
-            gathered.group_totals[group as usize].samples += 1;
-            gathered.layout.write(record, number, *tokens, values);
+            write_sample(record, number, *tokens, values);
             gathered.samples.push(group as usize, record)?;
             gathered.groups_of_samples.0.append(&group.to_le_bytes())?;
             number += 1;
@@ -259,7 +239,7 @@ impl<'d> Gathering<'d> {
         let Self { mut gathered, ids, .. } = self;
         gathered.samples.finish()?;
         gathered.groups_of_samples.0.flush()?;
-        gathered.repeated_ids.fill(ids, stop)?;
+        gathered.repeated_ids = RepeatedIds::find(ids, stop)?;
         Ok(gathered)
     }
 }
@@ -268,8 +248,7 @@ impl<'d> Gathering<'d> {
 pub(super) struct UnitSamples {
     /// Values of the `within` column with the number of each in this unit.
     pub(super) groups: BTreeMap<Option<String>, u32>,
-    /// Tokens of the shortest and the longest window, by group.
-    pub(super) lengths: Vec<(u64, u64)>,
+    pub(super) group_totals: Vec<GroupTotals>,
     /// Group and tokens of each sample.
     pub(super) samples: Vec<(u32, u64)>,
     /// Values of all samples, concatenated.
@@ -321,22 +300,16 @@ impl UnitSamples {
         label: Option<String>,
     ) {
         let Some(first) = windows.first() else { return };
-        let next = self.lengths.len() as u32;
-        let group = *self.groups.entry(label).or_insert(next);
-        if group == next {
-            self.lengths.push((first.tokens_scored, first.tokens_scored));
-        }
+        let lengths = windows.iter().map(|window| window.tokens_scored);
+        let lengths = (lengths.clone().min().unwrap_or(0), lengths.max().unwrap_or(0));
+        let own = GroupTotals { samples: criteria.samples.split(windows).len() as u64, lengths };
+        let group = add_to_group(&mut self.groups, &mut self.group_totals, label, &own);
         self.ids.push(hash(&first.id));
         let totals = &mut self.totals;
         totals.without_id += u64::from(is_id_of_row(&first.id, file, first.input_row));
         totals.windows += windows.len() as u64;
         totals.overlapping +=
             windows.windows(2).filter(|pair| pair[1].tokens.0 < pair[0].tokens.1).count() as u64;
-        let (shortest, longest) = &mut self.lengths[group as usize];
-        for window in windows {
-            *shortest = (*shortest).min(window.tokens_scored);
-            *longest = (*longest).max(window.tokens_scored);
-        }
         for sample in criteria.samples.split(windows) {
             criteria.add_errors(sample, &mut totals.errors);
             for (windows, of) in totals.skipped.iter_mut().zip(&criteria.skipped) {
@@ -354,16 +327,11 @@ mod tests {
 
     #[test]
     fn a_sample_is_read_back_as_it_was_written() {
-        for tokens in [false, true] {
-            let layout = SampleEncoding { tokens, statistics: 2 };
-            let (mut record, mut values) = (vec![7], vec![1.0]);
-            layout.write(&mut record, 5, 9, &[0.25, f64::NAN]);
-            assert_eq!(record.len(), layout.bytes());
-            let read = layout.read(&record, &mut values);
-            assert_eq!(read, (5, if tokens { 9 } else { 0 }));
-            assert!(values.len() == 2 && values[0].to_bits() == 0.25_f64.to_bits());
-            assert!(values[1].is_nan());
-        }
+        let (mut record, mut values) = (vec![7], vec![1.0]);
+        write_sample(&mut record, 5, 9, &[0.25, f64::NAN]);
+        assert_eq!(read_sample(&record, &mut values), (5, 9));
+        assert!(values.len() == 2 && values[0].to_bits() == 0.25_f64.to_bits());
+        assert!(values[1].is_nan());
     }
 
     #[test]

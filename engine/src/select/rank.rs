@@ -19,12 +19,11 @@ use longsift_stages::score::{Deviations, SummaryStatistics, Sums};
 use super::criteria::Criteria;
 use super::decided::{Cutoff, Rule, cutoff_index, passes, sample_state};
 use super::gather::{GatheredSamples, Record};
-use super::histograms::{HistogramLocation, Histograms, HistogramsOfGroups};
+use super::histograms::StoredHistogram;
+use super::mapped_words::{MappedWords, WordsWriter};
 use super::quota::Quota;
 use super::sample_state::{SampleState, is_not_sampled};
-use super::score_percentiles::{
-    GroupPercentiles, PercentilesOfGroups, ScoreBins, ScorePercentiles, ScoreRange,
-};
+use super::score_percentiles::{GroupPercentiles, ScoreBins, ScoreRange};
 use super::sort::{Sorter, key, value};
 use crate::base::error::Result;
 use crate::base::parallel;
@@ -35,17 +34,14 @@ use crate::run_directory::layout::RunDirectory;
 /// Number of ranges between the deciles of scores.
 const TENTHS: u64 = 10;
 
-/// Ranking of the gathered samples by one score.
 pub(super) struct Ranking<'a> {
     criteria: &'a Criteria,
     gathered: &'a GatheredSamples,
-    /// Run directory, for temporary files.
     directory: &'a RunDirectory,
     stop: &'a Stop,
-    /// Kept samples by unit.
     kept: Vec<AtomicU64>,
-    percentiles: PercentilesOfGroups,
-    histograms: HistogramsOfGroups,
+    /// Percentiles and histograms of all groups.
+    file: WordsWriter,
 }
 
 #[derive(Clone, Copy)]
@@ -69,8 +65,7 @@ impl<'a> Ranking<'a> {
             directory,
             stop,
             kept: gathered.units.iter().skip(1).map(|_| AtomicU64::new(0)).collect(),
-            percentiles: PercentilesOfGroups::new(directory)?,
-            histograms: HistogramsOfGroups::new(directory)?,
+            file: WordsWriter::new(directory)?,
         })
     }
 
@@ -86,10 +81,10 @@ impl<'a> Ranking<'a> {
         })
     }
 
-    /// Returns the kept samples by unit, and the percentiles and histograms of all groups.
-    pub(super) fn finish(self) -> Result<(Vec<u64>, ScorePercentiles, Histograms)> {
+    /// Returns the kept samples by unit, and the file of the percentiles and histograms of all groups.
+    pub(super) fn finish(self) -> Result<(Vec<u64>, MappedWords)> {
         let kept = self.kept.into_iter().map(AtomicU64::into_inner).collect();
-        Ok((kept, self.percentiles.finish()?, self.histograms.finish()?))
+        Ok((kept, self.file.finish()?))
     }
 }
 
@@ -99,29 +94,23 @@ pub(super) struct GroupDecision {
     /// By statistic, over the samples that pass the guards; `None` if no sample has it.
     pub(super) summaries: Vec<Option<SummaryStatistics>>,
     /// By term, if it uses percentiles; `None` without a scale.
-    histograms: Option<Vec<Option<HistogramLocation>>>,
-    /// By guard.
+    histograms: Option<Vec<Option<StoredHistogram>>>,
     pub(super) bounds: Vec<Bounds>,
     pub(super) samples: SampleDecisions,
 }
 
 impl GroupDecision {
     /// Scale of every term; `None` if no sample that passes has a statistic of the score.
-    pub(super) fn scales(
-        &self,
-        criteria: &Criteria,
-        histograms: &Histograms,
-    ) -> Option<Vec<Scale>> {
-        let locations = self.histograms.as_ref()?.iter();
-        let found =
-            locations.map(|location| location.as_ref().map(|location| histograms.get(location)));
-        scales(criteria, &self.summaries, found)
+    pub(super) fn scales(&self, criteria: &Criteria, file: &MappedWords) -> Option<Vec<Scale>> {
+        let stored = self.histograms.as_ref()?.iter();
+        let histograms = stored.map(|stored| stored.as_ref().map(|stored| stored.read(file)));
+        scales(criteria, &self.summaries, histograms)
     }
 
-    pub(super) fn rule(&self, criteria: &Criteria, histograms: &Histograms) -> Rule {
+    pub(super) fn rule(&self, criteria: &Criteria, file: &MappedWords) -> Rule {
         Rule {
             group: self.group.clone(),
-            scorer: scorer(criteria, self.scales(criteria, histograms)),
+            scorer: scorer(criteria, self.scales(criteria, file)),
             bounds: self.bounds.clone(),
             cutoffs: self.samples.cutoffs.clone(),
             percentiles: self.samples.percentiles.clone(),
@@ -150,7 +139,6 @@ fn scorer(criteria: &Criteria, scales: Option<Vec<Scale>>) -> Option<Scorer> {
 /// Totals of every statistic, and the scale of every term if all have one.
 type GroupScales = (Vec<Option<SummaryStatistics>>, Option<Vec<Scale>>);
 
-/// Final statistics of one group.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Totals {
     /// Samples that pass the guards and have a score.
@@ -171,7 +159,6 @@ pub(super) struct Totals {
     pub(super) parts: [u64; TENTHS as usize],
 }
 
-/// Samples of a group with their states counted.
 struct ScoredSamples<'a> {
     totals: Totals,
     /// Samples that pass and have a score: inverted key of the score, number, tokens.
@@ -199,7 +186,8 @@ impl<'a> RankedGroup<'a> {
         let (summaries, scales) = self.scales(&bounds)?;
         criteria.check_z_scores(name, &summaries)?;
         let store = |scale: &Scale| {
-            scale.histogram.as_ref().map(|all| self.ranking.histograms.add(all)).transpose()
+            let histogram = scale.histogram.as_ref();
+            histogram.map(|of| StoredHistogram::write(of, &self.ranking.file)).transpose()
         };
         let histograms = scales.as_ref().map(|scales| scales.iter().map(store).collect());
         let histograms = histograms.transpose()?;
@@ -238,7 +226,6 @@ impl<'a> RankedGroup<'a> {
         Ok((Rule { group, scorer, bounds, cutoffs, percentiles }, totals, sums))
     }
 
-    /// Calls `each` for every sample of the group, in input order.
     fn visit(self, each: impl FnMut(Record<'_>) -> Result<()>) -> Result<()> {
         self.ranking.gathered.visit(self.group, self.ranking.stop, each)
     }
@@ -286,7 +273,6 @@ impl<'a> RankedGroup<'a> {
         })
     }
 
-    /// Sums and ranges over the samples that pass, by statistic.
     fn sums(self, bounds: &[Bounds]) -> Result<Vec<Sums>> {
         let mut sums = vec![Sums::default(); self.ranking.criteria.statistics.len()];
         self.visit_passing(bounds, |statistic, value| sums[statistic].add(value))?;
@@ -410,7 +396,7 @@ impl<'a> RankedGroup<'a> {
         Ok(SampleDecisions {
             totals,
             cutoffs,
-            percentiles: self.ranking.percentiles.add(&bins)?,
+            percentiles: GroupPercentiles::write(&bins, &self.ranking.file)?,
             deciles,
         })
     }

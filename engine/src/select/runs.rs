@@ -16,9 +16,7 @@ const READ_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub(super) struct RecordRuns {
     file: AnonymousFile,
-    /// Bytes of a record.
     record: usize,
-    /// Buffered bytes by group.
     waiting: Vec<Vec<u8>>,
     waiting_bytes: usize,
     /// Ranges in the file, by group: start and length.
@@ -62,9 +60,6 @@ impl RecordRuns {
     }
 
     /// Calls `each` for the records of a group in insertion order.
-    ///
-    /// # Errors
-    /// The file cannot be read, a signal stopped the run, or `each` fails.
     pub(super) fn visit(
         &self,
         group: usize,

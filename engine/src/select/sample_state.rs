@@ -22,7 +22,6 @@ pub(super) fn is_not_sampled(value: f64) -> bool {
 }
 
 impl SampleState {
-    /// Score; `NaN` if missing.
     pub(super) fn score(self) -> f64 {
         match self {
             Self::Missing(_) | Self::NotMeasured => f64::NAN,

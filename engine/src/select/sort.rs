@@ -17,7 +17,6 @@ const RUN: usize = 1 << 16;
 /// Minimum entries per read of a run. With few runs, a read has more entries: [`RUN`] divided by the number of runs.
 const MIN_PIECE: usize = 128;
 
-/// Bytes per word of an entry.
 const WORD: usize = size_of::<u64>();
 
 /// Maps a float to an integer with the same order; -0 and 0 map to the same key. Not for `NaN`.
@@ -27,7 +26,6 @@ pub(super) fn key(value: f64) -> u64 {
     bits ^ ((((bits as i64) >> 63) as u64) | (1 << 63))
 }
 
-/// Inverse of [`key`].
 pub(super) fn value(key: u64) -> f64 {
     f64::from_bits(if key >> 63 == 1 { key ^ (1 << 63) } else { !key })
 }
@@ -35,11 +33,10 @@ pub(super) fn value(key: u64) -> f64 {
 /// Entries of `N` words that are being collected.
 #[derive(Debug)]
 pub(super) struct Sorter<'d, const N: usize> {
-    directory: &'d RunDirectory,
+    pub(super) directory: &'d RunDirectory,
     waiting: Vec<[u64; N]>,
     /// File of all complete runs; `None` before the first.
     file: Option<AnonymousFile>,
-    /// Number of entries in the file.
     written: usize,
 }
 
@@ -68,9 +65,6 @@ impl<'d, const N: usize> Sorter<'d, N> {
     }
 
     /// Calls `each` for all entries, in ascending order.
-    ///
-    /// # Errors
-    /// The file cannot be written or read, a signal stopped the run, or `each` fails.
     pub(super) fn for_each(
         mut self,
         stop: &Stop,

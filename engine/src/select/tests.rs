@@ -13,8 +13,8 @@ use super::calibration;
 use super::criteria::{Criteria, SelectionStatistic};
 use super::decided::Rule;
 use super::drift;
-use super::gather::{GatheredSamples, Gathering, UnitSamples};
-use super::histograms::Histograms;
+use super::gather::{GatheredSamples, Gathering, GroupTotals, UnitSamples, add_to_group};
+use super::mapped_words::MappedWords;
 use super::rank::{GroupDecision, RankedGroup, Ranking};
 use crate::base::stop::Stop;
 use crate::plan::cascade::Cascade;
@@ -75,11 +75,8 @@ fn gathered(criteria: &Criteria, samples: &[Drawn], unit: usize) -> GatheredSamp
         let mut unit = UnitSamples::default();
         for (group, tokens, values) in samples {
             let label = GROUPS[usize::from(*group)].map(str::to_owned);
-            let next = unit.lengths.len() as u32;
-            let own = *unit.groups.entry(label).or_insert(next);
-            if own == next {
-                unit.lengths.push((1, 1));
-            }
+            let one = GroupTotals { samples: 1, lengths: (1, 1) };
+            let own = add_to_group(&mut unit.groups, &mut unit.group_totals, label, &one);
             unit.samples.push((own, *tokens));
             unit.values.extend(values);
         }
@@ -92,15 +89,15 @@ fn gathered(criteria: &Criteria, samples: &[Drawn], unit: usize) -> GatheredSamp
 fn ranked<'g>(
     criteria: &Criteria,
     gathered: &'g GatheredSamples,
-) -> (BTreeMap<Option<&'g str>, GroupDecision>, Histograms, Vec<u64>) {
+) -> (BTreeMap<Option<&'g str>, GroupDecision>, MappedWords, Vec<u64>) {
     let folder = tempfile::tempdir().unwrap();
     let directory = RunDirectory::for_output(&folder.path().join("out"));
     let stop = Stop::default();
     let ranking = Ranking::new(criteria, gathered, &directory, &stop).unwrap();
     let ranked = ranking.each_group(RankedGroup::by_own_statistics).unwrap();
-    let (kept, _, histograms) = ranking.finish().unwrap();
+    let (kept, file) = ranking.finish().unwrap();
     let values = gathered.groups.keys().map(Option::as_deref);
-    (values.zip(ranked).collect(), histograms, kept)
+    (values.zip(ranked).collect(), file, kept)
 }
 
 /// Selection of one group in memory.
@@ -158,7 +155,7 @@ fn bits(numbers: &[f64]) -> Vec<u64> {
 
 fn check(criteria: &Criteria, samples: &[Drawn], unit: usize) {
     let gathered = gathered(criteria, samples, unit);
-    let (ranked, histograms, kept_of_units) = ranked(criteria, &gathered);
+    let (ranked, file, kept_of_units) = ranked(criteria, &gathered);
     let mut expected_of_units = vec![0; samples.len().div_ceil(unit)];
     for (index, name) in GROUPS.into_iter().enumerate() {
         let in_group: Vec<(usize, &Drawn)> = samples
@@ -174,7 +171,7 @@ fn check(criteria: &Criteria, samples: &[Drawn], unit: usize) {
         let expected = in_memory(criteria, name, &of_group);
         let summaries = expected.scales.iter().map(|scale| scale.as_ref().map(|of| of.summary));
         assert_eq!(ranked.summaries, summaries.collect::<Vec<_>>());
-        let rule = ranked.rule(criteria, &histograms);
+        let rule = ranked.rule(criteria, &file);
         assert_eq!(rule.bounds, expected.bounds);
         let numbers = in_group.iter().map(|(number, _)| *number as u64);
         let decided: Vec<(f64, bool)> = numbers
@@ -212,7 +209,7 @@ fn check(criteria: &Criteria, samples: &[Drawn], unit: usize) {
         for (index, count) in ranked.samples.totals.parts.iter().enumerate() {
             assert_eq!(*count, sorted.iter().filter(|score| part(score) == index).count() as u64);
         }
-        check_calibrated(criteria, &gathered, name, ranked, &histograms);
+        check_calibrated(criteria, &gathered, name, ranked, &file);
         for ((number, _), _) in in_group.iter().zip(&keep).filter(|(_, keep)| **keep) {
             expected_of_units[number / unit] += 1;
         }
@@ -226,11 +223,10 @@ fn check_calibrated(
     gathered: &GatheredSamples,
     name: Option<&str>,
     ranked: &GroupDecision,
-    histograms: &Histograms,
+    file: &MappedWords,
 ) {
     let value = name.map(str::to_owned);
-    let mut groups =
-        calibration::calibrate_groups(criteria, [(&value, ranked)].into_iter(), histograms);
+    let mut groups = calibration::calibrate_groups(criteria, [(&value, ranked)].into_iter(), file);
     let text = serde_json::to_string(&groups.remove(0)).unwrap();
     let known: CalibratedGroup = serde_json::from_str(&text).unwrap();
     let cutoffs = known.thresholds.len();
@@ -255,7 +251,7 @@ fn check_calibrated(
         let mean = summary.as_ref().map(|summary| summary.mean);
         assert_eq!((sums.count > 0).then(|| sums.mean()), mean);
     }
-    let (own, mut numbers) = (ranked.rule(criteria, histograms), Vec::new());
+    let (own, mut numbers) = (ranked.rule(criteria, file), Vec::new());
     gathered
         .visit(gathered.groups[&value], &stop, |sample| {
             let keeps = |rule: &Rule| {
@@ -297,9 +293,9 @@ fn a_changed_selection_has_a_new_version() {
         for (amount, combine) in amounts.into_iter().zip([Combine::Sum, Combine::Least].repeat(2)) {
             let criteria = criteria(standardise, combine, &format!("{{{guards}, {amount}}}"));
             let gathered = gathered(&criteria, &samples, 64);
-            let (ranked, histograms, _) = ranked(&criteria, &gathered);
+            let (ranked, file, _) = ranked(&criteria, &gathered);
             for (name, ranked) in &ranked {
-                let rule = ranked.rule(&criteria, &histograms);
+                let rule = ranked.rule(&criteria, &file);
                 numbers.extend(bits(&ranked.samples.deciles));
                 let bounds = rule.bounds.iter().flat_map(|bounds| [bounds.low, bounds.high]);
                 numbers.extend(bits(&bounds.flatten().collect::<Vec<_>>()));
@@ -431,8 +427,8 @@ fn skipped_samples_count_for_keep_fraction() {
 fn scores(standardise: Standardise, filter: &str, samples: &[Drawn]) -> Vec<f64> {
     let criteria = criteria(standardise, Combine::Sum, filter);
     let gathered = gathered(&criteria, samples, 5);
-    let (ranked, histograms, _) = ranked(&criteria, &gathered);
-    let rule = ranked[&None].rule(&criteria, &histograms);
+    let (ranked, file, _) = ranked(&criteria, &gathered);
+    let rule = ranked[&None].rule(&criteria, &file);
     let score = |(_, _, values): &Drawn| rule.sample_state(&criteria, values).score();
     samples.iter().map(score).collect()
 }
@@ -503,13 +499,13 @@ fn optional_term_without_values_is_ignored() {
     let samples =
         [(0, 1, [1.0, f64::NAN, 0.0]), (0, 1, [3.0, f64::NAN, 0.5]), (0, 1, [3.0, f64::NAN, 0.9])];
     let gathered = gathered(&criteria, &samples, 5);
-    let (ranked, histograms, _) = ranked(&criteria, &gathered);
+    let (ranked, file, _) = ranked(&criteria, &gathered);
     let ranked = &ranked[&None];
     assert!(ranked.summaries[1].is_none() && ranked.samples.totals.scored == 2);
-    let rule = ranked.rule(&criteria, &histograms);
+    let rule = ranked.rule(&criteria, &file);
     let score = |(_, _, values): &Drawn| rule.sample_state(&criteria, values).score();
     assert_eq!(samples.iter().map(score).collect::<Vec<_>>(), [0.25, 0.75, 0.75]);
-    check_calibrated(&criteria, &gathered, None, ranked, &histograms);
+    check_calibrated(&criteria, &gathered, None, ranked, &file);
 }
 
 #[test]
@@ -518,7 +514,7 @@ fn a_calibration_with_samples_that_lack_an_optional_term_is_consistent() {
     criteria.terms[1].optional = true;
     let samples = [(0, 1, [1.0, f64::NAN, 0.0]), (0, 1, [3.0, 2.0, 0.5]), (0, 1, [4.0, 5.0, 0.9])];
     let gathered = gathered(&criteria, &samples, 5);
-    let (ranked, histograms, _) = ranked(&criteria, &gathered);
+    let (ranked, file, _) = ranked(&criteria, &gathered);
     assert_eq!(ranked[&None].samples.totals.scored, 3);
-    check_calibrated(&criteria, &gathered, None, &ranked[&None], &histograms);
+    check_calibrated(&criteria, &gathered, None, &ranked[&None], &file);
 }

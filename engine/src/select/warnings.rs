@@ -16,7 +16,6 @@ use crate::plan::Plan;
 use crate::run_directory::calibration::GroupDrift;
 use crate::run_directory::summary::GuardUse;
 
-/// Maximum groups named in a message.
 const MAX_LISTED: usize = 10;
 
 /// Lists the first names and the number of the others.

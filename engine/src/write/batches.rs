@@ -1,26 +1,29 @@
-//! Builds output rows: the columns of the input, and those of longsift.
+//! Builds output rows: the columns of the input and those of longsift, or token ids.
 
 use std::sync::Arc;
 
 use arrow_array::{
-    ArrayRef, BooleanArray, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray,
-    UInt32Array,
+    ArrayRef, BooleanArray, Float64Array, Int32Array, Int64Array, LargeListArray, RecordBatch,
+    StringArray, UInt32Array,
 };
-use arrow_schema::SchemaRef;
+use arrow_buffer::OffsetBuffer;
+use arrow_schema::{ArrowError, DataType, Field, SchemaRef};
 use arrow_select::take::take;
+use rayon::prelude::*;
 
 use super::output_rows::OutputRow;
 use super::slices::slices;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
+use crate::dataset::documents::{DocumentContent, document_contents};
 use crate::dataset::units::WorkUnit;
+use crate::plan::encoded::tokenize;
 use crate::run_directory::scores::ScoredWindow;
-use crate::select::samples::Sample;
+use crate::select::Sample;
 use crate::spec::pipeline::Samples;
 use crate::write::Writer;
 
 impl Writer<'_> {
-    /// Builds the output rows of one input batch.
     pub(super) fn batch(
         &self,
         unit: &WorkUnit,
@@ -28,7 +31,7 @@ impl Writer<'_> {
         input: &RecordBatch,
         rows: &[OutputRow<'_>],
     ) -> Result<RecordBatch> {
-        let bug = |error: arrow_schema::ArrowError| {
+        let bug = |error: ArrowError| {
             Diagnostic::error(Blame::Bug, format!("{}: {error}", unit.file_path))
         };
         let positions = UInt32Array::from_iter_values(rows.iter().map(|row| row.position as u32));
@@ -44,11 +47,57 @@ impl Writer<'_> {
                 take(column, &positions, None).map_err(bug)?
             });
         }
-        columns.extend(self.longsift_columns(unit, rows)?);
+        columns.extend(self.longsift_columns(unit, rows));
         Ok(RecordBatch::try_new(Arc::clone(schema), columns).map_err(bug)?)
     }
 
-    fn longsift_columns(&self, unit: &WorkUnit, rows: &[OutputRow<'_>]) -> Result<Vec<ArrayRef>> {
+    /// Builds the token ids of samples, without BOS; windows are slices of their document's tokens.
+    pub(super) fn token_batch(
+        &self,
+        unit: &WorkUnit,
+        schema: &SchemaRef,
+        input: &RecordBatch,
+        rows: &[OutputRow<'_>],
+    ) -> Result<RecordBatch> {
+        let contents = document_contents(&self.plan.dataset, input, &self.plan.columns)?;
+        let mut needed: Vec<(usize, u64)> =
+            rows.iter().map(|row| (row.position, row.row)).collect();
+        needed.dedup();
+        let encode = |(position, row): &(usize, u64)| -> Result<(usize, Vec<u32>)> {
+            let location = format!("{}, row {row}", unit.file_path);
+            let failed =
+                |why: String| Diagnostic::error(Blame::Data, format!("{location}: {why}")).into();
+            let ids: Result<Vec<u32>> = match &contents[*position] {
+                Ok(DocumentContent::Tokens(ids)) => Ok(ids.clone()),
+                Ok(DocumentContent::Text(text)) => tokenize(self.plan, location.clone(), text)
+                    .map_err(|timed_out| *timed_out)?
+                    .map(|encoded| encoded.ids)
+                    .map_err(|error| failed(error.message)),
+                Err(error) => Err(failed(error.message.clone())),
+            };
+            ids.map(|ids| (*position, ids))
+        };
+        let ids: Vec<(usize, Vec<u32>)> = needed.par_iter().map(encode).collect::<Result<_>>()?;
+        let row_ids = |row: &OutputRow<'_>| {
+            let index = ids.partition_point(|(position, _)| *position < row.position);
+            let ids = &ids[index].1;
+            match row.window {
+                Some(window) => &ids[window.tokens.0 as usize..window.tokens.1 as usize],
+                None => &ids[..],
+            }
+        };
+        let offsets = OffsetBuffer::<i64>::from_lengths(rows.iter().map(|row| row_ids(row).len()));
+        let values =
+            UInt32Array::from_iter_values(rows.iter().flat_map(|row| row_ids(row).iter().copied()));
+        let item = Arc::new(Field::new("item", DataType::UInt32, false));
+        let lists =
+            LargeListArray::try_new(item, offsets, Arc::new(values), None).and_then(|lists| {
+                RecordBatch::try_new(Arc::clone(schema), vec![Arc::new(lists) as ArrayRef])
+            });
+        Ok(lists.map_err(|error| Diagnostic::error(Blame::Bug, error.to_string()))?)
+    }
+
+    fn longsift_columns(&self, unit: &WorkUnit, rows: &[OutputRow<'_>]) -> Vec<ArrayRef> {
         let int32 = |value: &dyn Fn(&ScoredWindow) -> u32| -> ArrayRef {
             let values = rows.iter().map(|row| row.window.map(|window| value(window) as i32));
             Arc::new(values.collect::<Int32Array>())
@@ -63,8 +112,7 @@ impl Writer<'_> {
                 values.map(|value| value.filter(|value| !value.is_nan())).collect::<Float64Array>(),
             )
         };
-        let ids: Vec<String> =
-            rows.iter().map(|row| self.sample_id(unit, row)).collect::<Result<_>>()?;
+        let ids = rows.iter().map(|row| self.sample_id(unit, row));
         let tokens_total = rows.iter().map(|row| row.tokens_total.map(|tokens| tokens as i64));
         let first: [ArrayRef; 2] =
             [Arc::new(StringArray::from_iter_values(ids)), float(&|sample| sample.score)];
@@ -85,12 +133,12 @@ impl Writer<'_> {
             columns.push(Arc::new(kept.collect::<BooleanArray>()));
             columns.push(Arc::new(rows.iter().map(|row| row.reason).collect::<StringArray>()));
         }
-        Ok(columns)
+        columns
     }
 
     /// Returns `<id>#<window>`. Adds file and row to the id if several documents have it, or if it could be that of another
     /// sample.
-    fn sample_id(&self, unit: &WorkUnit, row: &OutputRow<'_>) -> Result<String> {
+    fn sample_id(&self, unit: &WorkUnit, row: &OutputRow<'_>) -> String {
         let mut id = row.id.to_owned();
         let without_window =
             row.window.is_none() && self.plan.spec.pipeline.output.samples == Samples::Windows;
@@ -98,15 +146,15 @@ impl Writer<'_> {
         let is_ambiguous = (without_window || self.selection.has_repeated_ids())
             && has_number_after(location, ':')
             || without_window && has_number_after(&id, '#');
-        if is_ambiguous || self.selection.is_repeated(&id)? {
+        if is_ambiguous || self.selection.is_repeated(&id) {
             // Escapes `@`, so that the last one in the id precedes the location.
             let file = unit.file_path.replace('%', "%25").replace('@', "%40");
             id = format!("{id}@{file}:{}", row.row);
         }
-        Ok(match row.window {
+        match row.window {
             Some(window) => format!("{id}#{}", window.window),
             None => id,
-        })
+        }
     }
 }
 

@@ -20,9 +20,7 @@ pub struct ShardWritten {
     pub written: u64,
     /// Units that were already written.
     pub before: u64,
-    /// Rows of all its units.
     pub rows: u64,
-    /// Outcomes of the rows and windows of all its units.
     pub outcomes: Outcomes,
 }
 
@@ -35,8 +33,8 @@ impl Writer<'_> {
         for part in ["dropped", "selection", "units"] {
             files::create_folder(&self.written.records.join(part))?;
         }
-        let format = self.format();
-        let schema = format.schema(self.plan);
+        let format = Format::from_plan(self.plan);
+        let schema = format.schema();
         let mut ranges = self.ranges();
         // Files without work units belong to no shard; the commit creates them.
         ranges.retain(|range| !range.units.is_empty());
@@ -75,7 +73,7 @@ impl Writer<'_> {
     pub(super) fn written_before(
         &self,
         range: &UnitRange,
-        format: &Format,
+        format: &Format<'_>,
     ) -> Result<Option<StagedRange>> {
         let Some(bytes) = files::read_if_present(&self.record(range))? else { return Ok(None) };
         let intact = keep::is_intact(&bytes).then_some(bytes);

@@ -23,7 +23,6 @@ use crate::storage::{atomic, files};
 /// Files of a commit per concurrent request.
 const FILES_PER_REQUEST: usize = 128;
 
-/// Steps of a commit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Intent {
     /// Sources and targets, in order.
@@ -74,10 +73,8 @@ impl CommitPath {
     }
 }
 
-/// Writes the intent durably, then executes it. Only one of several concurrent processes succeeds.
-///
-/// # Errors
-/// Another process has begun a commit, or `run_lock` is lost. Files that another process has committed stay untouched.
+/// Writes the intent durably, then executes it. Only one of several concurrent processes succeeds; the others leave its files
+/// untouched.
 pub fn commit(directory: &RunDirectory, intent: &Intent, run_lock: &RunLock) -> Result<()> {
     files::create_folder(&directory.data())?;
     check_folders(directory, intent)?;
@@ -101,10 +98,8 @@ pub fn commit(directory: &RunDirectory, intent: &Intent, run_lock: &RunLock) -> 
         .into())
 }
 
-/// Checks that files can be renamed into and removed from all folders of a commit, which could otherwise not be finished.
-///
-/// # Errors
-/// A folder is not writable, or on another file system than the staged files.
+/// Checks that files can be renamed into and removed from all folders of a commit, which could otherwise not be finished: they
+/// are writable, and on the file system of the staged files.
 fn check_folders(directory: &RunDirectory, intent: &Intent) -> Result<()> {
     if is_address(&directory.output) || is_address(&directory.root) {
         return Ok(());
@@ -141,9 +136,6 @@ fn check_folders(directory: &RunDirectory, intent: &Intent) -> Result<()> {
 }
 
 /// Reads the record of a commit that an interrupted run has begun.
-///
-/// # Errors
-/// The record is damaged.
 pub fn read_intent(directory: &RunDirectory) -> Result<Option<Intent>> {
     let Some(bytes) = files::read_if_present(&directory.intent())? else { return Ok(None) };
     let intent = serde_json::from_slice(&bytes).map_err(|error| {

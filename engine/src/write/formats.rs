@@ -9,58 +9,45 @@ use arrow_array::{Array, RecordBatch};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 
 use crate::base::error::Result;
+use crate::dataset::metadata::output_metadata;
 use crate::dataset::part::{PartWriter, WrittenPart};
 use crate::dataset::part_lines::LinesWriter;
 use crate::dataset::part_tokens::{SequenceSettings, TokensWriter};
 use crate::plan::Plan;
 use crate::plan::columns;
 use crate::run_directory::units::Part;
-use crate::spec::pipeline::{OutputFormat, ParquetCompression};
+use crate::spec::pipeline::{Output, OutputFormat};
 use crate::storage::files;
 
-pub(super) enum Format {
-    /// `.parquet`, with key-value metadata for the footer.
-    Parquet(Vec<(String, String)>, ParquetCompression),
-    /// `.jsonl.zst`.
-    Lines,
-    /// `.bin`, `.idx` and, if packed, `.cu_seqlens.npy`.
-    Tokens(SequenceSettings),
+pub(super) struct Format<'a> {
+    plan: &'a Plan,
+    output: &'a Output,
+    /// Key-values for the footers of Parquet files.
+    metadata: Vec<(String, String)>,
 }
 
-impl Format {
-    /// Returns the format of a plan. `metadata`: key-value metadata of Parquet files.
-    pub(super) fn from_plan(plan: &Plan, metadata: Vec<(String, String)>) -> Self {
-        let output = &plan.spec.pipeline.output;
-        match output.format {
-            OutputFormat::Parquet => Self::Parquet(metadata, output.compression),
-            OutputFormat::JsonlZst => Self::Lines,
-            OutputFormat::Megatron => Self::Tokens(SequenceSettings {
-                vocabulary: vocabulary(plan)
-                    .max(output.end_token.map_or(0, |id| u64::from(id) + 1)),
-                tokens: output.sequence_tokens,
-                end_token: output.end_token,
-            }),
-        }
+impl<'a> Format<'a> {
+    pub(super) fn from_plan(plan: &'a Plan) -> Self {
+        let metadata = output_metadata(&plan.dataset.metadata, &columns::added(plan));
+        Self { plan, output: &plan.spec.pipeline.output, metadata }
     }
 
-    pub(super) fn schema(&self, plan: &Plan) -> SchemaRef {
-        match self {
-            Self::Parquet(..) | Self::Lines => columns::schema(plan),
-            Self::Tokens(_) => {
-                let tokens = DataType::new_large_list(DataType::UInt32, false);
-                Arc::new(Schema::new(vec![Field::new("tokens", tokens, false)]))
-            }
+    /// Whether the files have token ids instead of columns.
+    pub(super) fn is_tokens(&self) -> bool {
+        self.output.format == OutputFormat::Megatron
+    }
+
+    pub(super) fn schema(&self) -> SchemaRef {
+        if self.is_tokens() {
+            let tokens = DataType::new_large_list(DataType::UInt32, false);
+            return Arc::new(Schema::new(vec![Field::new("tokens", tokens, false)]));
         }
+        columns::schema(self.plan)
     }
 
     /// Returns the file names of one part, whose stem is like `train-00000-of-00012`.
     pub(super) fn names(&self, stem: &str) -> Vec<String> {
-        let (format, packed) = match self {
-            Self::Parquet(..) => (OutputFormat::Parquet, false),
-            Self::Lines => (OutputFormat::JsonlZst, false),
-            Self::Tokens(sequences) => (OutputFormat::Megatron, sequences.tokens.is_some()),
-        };
-        let endings = format.endings(packed);
+        let endings = self.output.format.endings(self.output.sequence_tokens.is_some());
         endings.iter().map(|ending| format!("{stem}{ending}")).collect()
     }
 
@@ -69,17 +56,27 @@ impl Format {
         let names = self.names(stem);
         let path = folder.join(&names[0]);
         files::create_folder(path.parent().unwrap_or(folder))?;
-        let writer = match self {
-            Self::Parquet(metadata, compression) => {
-                let writer = PartWriter::create(&path, schema, metadata, *compression)?;
+        let writer = match self.output.format {
+            OutputFormat::Parquet => {
+                let compression = self.output.compression;
+                let writer = PartWriter::create(&path, schema, &self.metadata, compression)?;
                 PartFile::Parquet(Box::new(writer))
             }
-            Self::Lines => PartFile::Lines(LinesWriter::create(&path, schema)?),
-            Self::Tokens(sequences) => {
-                PartFile::Tokens(TokensWriter::create(&folder.join(stem), *sequences)?)
+            OutputFormat::JsonlZst => PartFile::Lines(LinesWriter::create(&path, schema)?),
+            OutputFormat::Megatron => {
+                PartFile::Tokens(TokensWriter::create(&folder.join(stem), self.sequences())?)
             }
         };
         Ok(OpenPart { names, writer })
+    }
+
+    fn sequences(&self) -> SequenceSettings {
+        let end_token = self.output.end_token;
+        SequenceSettings {
+            vocabulary: vocabulary(self.plan).max(end_token.map_or(0, |id| u64::from(id) + 1)),
+            tokens: self.output.sequence_tokens,
+            end_token,
+        }
     }
 }
 
@@ -91,7 +88,6 @@ fn vocabulary(plan: &Plan) -> u64 {
     from_model.max(from_tokenizer).unwrap_or(1 << 31)
 }
 
-/// A part that is being written.
 pub(super) struct OpenPart {
     names: Vec<String>,
     writer: PartFile,

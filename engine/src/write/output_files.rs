@@ -16,12 +16,10 @@ pub(super) struct OutputFiles<'a> {
     pub(super) names: &'a [String],
     pub(super) folder: &'a Path,
     pub(super) schema: &'a SchemaRef,
-    pub(super) format: &'a Format,
-    /// Total number of rows.
+    pub(super) format: &'a Format<'a>,
     expected: u64,
     pub(super) written: u64,
     open: Option<OpenPart>,
-    /// Number of finished parts.
     parts: usize,
     finished: Vec<Part>,
 }
@@ -33,7 +31,7 @@ impl<'a> OutputFiles<'a> {
         expected: u64,
         folder: &'a Path,
         schema: &'a SchemaRef,
-        format: &'a Format,
+        format: &'a Format<'a>,
     ) -> Self {
         let (open, parts, finished) = (None, 0, Vec::new());
         let names = &range.files;

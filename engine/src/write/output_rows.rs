@@ -2,7 +2,7 @@
 
 use crate::run_directory::dropped::DroppedRow;
 use crate::run_directory::scores::ScoredWindow;
-use crate::select::samples::Sample;
+use crate::select::Sample;
 
 /// Output row, with its position in the input batch and its sample.
 pub(super) struct OutputRow<'a> {

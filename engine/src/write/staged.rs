@@ -10,7 +10,7 @@ use crate::run_directory::dropped::NOT_SELECTED;
 use crate::run_directory::layout::{PartFolders, RunDirectory};
 use crate::run_directory::summary::{LabelCounts, LabelShares};
 use crate::run_directory::units::Part;
-use crate::select::samples::Sample;
+use crate::select::Sample;
 
 #[derive(Debug, Default)]
 pub struct StagedFiles {
@@ -24,7 +24,6 @@ pub struct StagedFiles {
     pub quarantined_files: Option<Part>,
     /// Current and final path of every part.
     pub moves: Vec<(PathBuf, PathBuf)>,
-    /// Outcomes of the measured rows and windows.
     pub outcomes: Outcomes,
     /// Samples and kept samples by label of `output.report_by`.
     pub labels: Labels,
