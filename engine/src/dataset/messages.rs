@@ -3,11 +3,10 @@
 //! Two forms are common: `{role, content}`, where content is a text or a list of parts `{type, text}`, and `{from,
 //! value}`.
 
-use std::sync::Arc;
+use std::ops::Range;
 
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, RecordBatch, StructArray};
-use arrow_cast::cast;
 use arrow_schema::DataType;
 use longsift_stages::tokenize::chat_template::Message;
 
@@ -40,13 +39,10 @@ pub(crate) fn messages_of_row(
     if list.is_null(0) {
         return Err(none("the row has null instead of messages"));
     }
-    let item = types::list_item(list.data_type()).ok_or_else(|| dataset.no_column(column))?;
-    let wide = DataType::LargeList(Arc::clone(item));
-    let list = cast(list, &wide).map_err(|error| none(&error.to_string()))?;
-    let messages = list.as_list::<i64>().value(0);
+    let (items, ranges) = types::items(list).ok_or_else(|| dataset.no_column(column))?;
+    let messages = items.slice(ranges[0].start, ranges[0].len());
     let messages = messages.as_struct();
-    let text = |name: &str| texts(messages, name).map_err(|error| none(&error.to_string()));
-    let (roles, contents) = (text(role)?, text(content)?);
+    let (roles, contents) = (texts(messages, role), texts(messages, content));
     let value = |texts: &[Option<String>], row: usize| texts[row].clone().unwrap_or_default();
     let message = |row: usize| {
         if messages.is_null(row) {
@@ -82,23 +78,13 @@ fn is_parts(data_type: &DataType) -> bool {
 }
 
 /// Returns the texts of a field, one per message; the texts of parts are concatenated.
-fn texts(
-    messages: &StructArray,
-    name: &str,
-) -> Result<Vec<Option<String>>, arrow_schema::ArrowError> {
-    let Some(column) = messages.column_by_name(name) else {
-        return Ok(vec![None; messages.len()]);
+fn texts(messages: &StructArray, name: &str) -> Vec<Option<String>> {
+    let none = || vec![None; messages.len()];
+    let Some(column) = messages.column_by_name(name) else { return none() };
+    let Some((items, ranges)) = types::items(column) else { return values(column) };
+    let Some(parts) = items.as_struct().column_by_name(PART).map(values) else { return none() };
+    let joined = |(row, range): (usize, Range<usize>)| {
+        column.is_valid(row).then(|| parts[range].iter().flatten().map(String::as_str).collect())
     };
-    let Some(item) = types::list_item(column.data_type()) else { return Ok(values(column)) };
-    let column = cast(column, &DataType::LargeList(Arc::clone(item)))?;
-    let lists = column.as_list::<i64>();
-    let joined = |row: usize| {
-        if lists.is_null(row) {
-            return None;
-        }
-        let parts = lists.value(row);
-        let parts = parts.as_struct().column_by_name(PART)?;
-        Some(values(parts).into_iter().flatten().collect::<String>())
-    };
-    Ok((0..lists.len()).map(joined).collect())
+    ranges.into_iter().enumerate().map(joined).collect()
 }
