@@ -79,8 +79,8 @@ impl GroupPercentiles {
 
     /// Returns (scores in lower bins + half of those in the same bin) ÷ scores of the group; `None` for `NaN`.
     pub(super) fn percentile(&self, file: &MappedWords, score: f64) -> Option<f64> {
-        let bins = file.get(&self.bins).as_chunks::<2>().0;
         let wanted = (!score.is_nan()).then(|| self.range.bin(score))?;
+        let bins = file.get(&self.bins).as_chunks::<2>().0;
         let found = bins.binary_search_by_key(&wanted, |[bin, _]| *bin).ok()?;
         Some(f64::from_bits(bins[found][1]))
     }
