@@ -53,6 +53,7 @@ fn unescaped(value: &str) -> String {
     while at < bytes.len() {
         let digits = bytes.get(at + 1..at + 3).filter(|_| bytes[at] == b'%');
         let escaped = digits
+            .filter(|digits| digits.iter().all(u8::is_ascii_hexdigit))
             .and_then(|digits| std::str::from_utf8(digits).ok())
             .and_then(|digits| u8::from_str_radix(digits, 16).ok());
         text.push(escaped.unwrap_or(bytes[at]));
@@ -81,6 +82,6 @@ mod tests {
         assert_eq!((value(paths[0], "c"), value(paths[1], "c")), (Ok(None), Ok(None)));
         assert_eq!(value("a=1/b=2/a=1/x", "a"), Ok(Some("1".to_owned())));
         assert!(value(paths[0], "a").unwrap_err().contains("values of `a`: `a=1` and `a=3`"));
-        assert_eq!(unescaped("a%2Fb%20%zz%"), "a/b %zz%");
+        assert_eq!(unescaped("a%2Fb%20%zz%+f%"), "a/b %zz%+f%");
     }
 }
