@@ -7,7 +7,7 @@ pub(crate) mod dropped;
 pub(crate) mod events;
 pub mod facts;
 pub(crate) mod hold;
-mod holder;
+pub(crate) mod holder;
 pub(crate) mod keep;
 pub(crate) mod layout;
 #[cfg(feature = "cloud")]

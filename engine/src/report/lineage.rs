@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use crate::base::stop::Stop;
 use crate::base::{clock, environment, text};
 use crate::plan::Plan;
+use crate::run_directory::layout::absolute;
 use crate::run_directory::summary::Summary;
 use crate::storage::{error, files};
 
@@ -33,7 +34,6 @@ enum Transport {
     File(PathBuf),
 }
 
-/// Event emitter of one run.
 #[derive(Clone, Debug)]
 pub struct Lineage {
     transport: Transport,
@@ -230,11 +230,7 @@ fn output(plan: &Plan, summary: Option<&Summary>) -> Value {
 }
 
 fn dataset(folder: &Path, schema: &Schema) -> Value {
-    let path = files::canonical(folder)
-        .ok()
-        .or_else(|| std::path::absolute(folder).ok())
-        .unwrap_or_else(|| folder.to_owned());
-    let path = path.display().to_string();
+    let path = absolute(folder);
     let (namespace, name) = match Address::parse(&path) {
         // OpenLineage naming rules: the bucket is the namespace, the rest is the name.
         Some(address) => (address.root().to_string(), address.name().to_owned()),

@@ -9,6 +9,7 @@ use crate::base::counts::Counts;
 use crate::base::error::Result;
 use crate::base::text::{count, line_safe};
 use crate::run_directory::events;
+use crate::run_directory::holder::Holder;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::summary::Summary;
 use crate::run_directory::units;
@@ -19,7 +20,7 @@ pub struct Status {
     /// `finished`, `running`, `unfinished` or `empty`.
     pub state: &'static str,
     /// Process that works in the directory, if any.
-    pub holder: Option<Value>,
+    pub holder: Option<Holder>,
     /// Work units with a record.
     pub units_scored: u64,
     /// Work units that are started and have no record; their results so far are in journals.
@@ -96,10 +97,8 @@ impl fmt::Display for Status {
         if let Some(error) = &self.error {
             writeln!(f, "  reason    {}", line_safe(error))?;
         }
-        if let Some(holder) = &self.holder {
-            let text = |key: &str| holder[key].as_str().unwrap_or("?").to_owned();
-            let (host, started) = (text("host"), text("started"));
-            writeln!(f, "  held by   process {} on {host}, since {started}", holder["pid"])?;
+        if let Some(Holder { pid, host, started }) = &self.holder {
+            writeln!(f, "  held by   process {pid} on {host}, since {started}")?;
         }
         writeln!(f, "  units     {} of {} scored", count(self.units_scored), of(self.units))?;
         writeln!(f, "  rows      {} of {} read", count(self.counts.rows), of(self.rows))?;
@@ -118,12 +117,8 @@ impl fmt::Display for Status {
             writeln!(f, "  bad files {} could not be opened", count(files))?;
         }
         if let Some(summary) = &self.summary {
-            writeln!(
-                f,
-                "  kept      {} samples of {} rows",
-                count(summary.kept),
-                count(summary.rows_kept)
-            )?;
+            let [samples, rows] = [summary.kept, summary.rows_kept].map(count);
+            writeln!(f, "  kept      {samples} samples of {rows} rows")?;
         }
         Ok(())
     }

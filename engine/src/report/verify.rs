@@ -64,8 +64,7 @@ enum Remedy {
 }
 
 impl Verification {
-    /// Returns 0 without findings, 3 if a file was changed after it was written, 1 if unchanged files contradict each
-    /// other.
+    /// Returns 0 without findings, 3 if a file was changed, 1 if unchanged files contradict each other.
     pub fn exit_code(&self) -> u8 {
         let first = self.findings.first();
         first.map_or(crate::base::error::DONE, |finding| finding.blame.exit_code())
@@ -124,7 +123,7 @@ impl Verification {
             }
             let path = folder.join(&part.path);
             // The digest matches, so any problem from here on is a bug.
-            match (Table { path: &path, what: "table", hint: "" }.shape()) {
+            match (Table { path: &path, what: "table", other_columns: "", hint: "" }.shape()) {
                 Err(Failure::Problems(problems)) => {
                     for problem in problems {
                         self.find(Blame::Bug, &part.path, problem.message);
@@ -149,7 +148,7 @@ impl Verification {
 
     fn unit(&mut self, directory: &RunDirectory, record: &UnitRecord) -> Result<()> {
         self.tables(&directory.root, [&record.scores], &scores::is_table)?;
-        self.tables(&directory.root, &record.dropped, &is_dropped)?;
+        self.tables(&directory.root, &record.dropped, &dropped::is_table)?;
         self.tables(&directory.root, &record.quarantine, &is_quarantine)?;
         let what = format!("unit {} ({})", record.unit, record.file);
         for violation in record.violations() {
@@ -166,7 +165,7 @@ impl Verification {
                 self.file(&directory.data(), part)?;
             }
         }
-        self.tables(&directory.root, &manifest.dropped, &is_dropped)?;
+        self.tables(&directory.root, &manifest.dropped, &dropped::is_table)?;
         self.tables(&directory.root, &manifest.selection, &selected::is_table)?;
         self.tables(&directory.root, &manifest.quarantined_files, &is_quarantine)?;
         if let Some(part) = &manifest.card {
@@ -185,17 +184,14 @@ impl Verification {
         Ok(())
     }
 
-    /// Checks the lock, from which later runs decide what can be reused. It may differ from that in the manifest: a later run
-    /// that wrote no selection has other settings.
+    /// Checks the lock, which differs from that in the manifest if a later run wrote no selection.
     fn lock(&mut self, directory: &RunDirectory) -> Result<()> {
         let path = directory.lock_file();
         let message = match PipelineLock::read(&path) {
             Err(Failure::Problems(problems)) => problems[0].message.clone(),
             Err(stopped) => return Err(stopped),
             Ok(None) => "the file is missing".to_owned(),
-            Ok(Some(_)) => {
-                return self.sealed(&path, "pipeline.lock");
-            }
+            Ok(Some(_)) => return self.sealed(&path, "pipeline.lock"),
         };
         self.find(Blame::Data, "pipeline.lock", message);
         Ok(())
@@ -255,6 +251,7 @@ impl Verification {
         let marked = if manifest.mark_only { not_selected + without_sample } else { 0 };
         let in_output = summary.kept + marked;
         let rows = |parts: &[Part]| parts.iter().map(|part| part.rows).sum::<u64>();
+        let bad_files = manifest.bad_files.len() as u64;
         for (name, counted, written) in [
             ("rows", summary.rows_in, counts.rows),
             ("quarantined rows", summary.quarantined, counts.quarantined_rows()),
@@ -262,11 +259,7 @@ impl Verification {
             ("rows of the output", in_output, rows(&manifest.data)),
             ("samples", summary.kept + not_selected, rows(&manifest.selection)),
             ("samples that were not selected", not_selected, rows(&manifest.dropped)),
-            (
-                "files that cannot be opened",
-                summary.files_quarantined,
-                manifest.bad_files.len() as u64,
-            ),
+            ("files that cannot be opened", summary.files_quarantined, bad_files),
         ] {
             if counted != written {
                 let message = format!(
@@ -367,14 +360,6 @@ impl Verification {
     }
 }
 
-fn is_dropped(schema: &Schema) -> bool {
-    let columns = |schema: &Schema| -> Vec<(String, String)> {
-        let fields = schema.fields().iter();
-        fields.map(|field| (field.name().clone(), field.data_type().to_string())).collect()
-    };
-    columns(schema) == columns(&dropped::schema())
-}
-
 fn is_output(schema: &Schema) -> bool {
     columns::COLUMNS.iter().all(|name| schema.index_of(name).is_ok())
 }
@@ -385,10 +370,7 @@ fn is_quarantine(schema: &Schema) -> bool {
         .all(|name| schema.index_of(name).is_ok())
 }
 
-/// Verifies a run directory against its records.
-///
-/// # Errors
-/// Fails if the manifest cannot be read or the machine fails. Problems of the run are findings, not errors.
+/// Verifies a run directory against its records. Problems of the run are findings, not errors.
 pub fn verify(directory: &RunDirectory) -> Result<Verification> {
     let mut found = Verification { run_dir: directory.absolute(), ..Verification::default() };
     let held = directory.holder()?;

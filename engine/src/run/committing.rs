@@ -17,13 +17,13 @@ use crate::report::card::{self, CardOrigin};
 use crate::report::checked;
 use crate::report::overview::{Overview, ReportSources};
 use crate::run::{Run, RunOptions, RunOutcome};
+use crate::run_directory::events;
 use crate::run_directory::hold::RunLock;
 use crate::run_directory::keep::sealed;
 use crate::run_directory::manifest::{KnownFile, Manifest};
 use crate::run_directory::pipeline_lock::{self, PipelineLock};
 use crate::run_directory::summary::Summary;
 use crate::run_directory::units::{self, Part, UnitRecord};
-use crate::run_directory::{calibration, events};
 use crate::score::context::ScoreTotals;
 use crate::select::Selection;
 use crate::write::Writer;
@@ -81,7 +81,7 @@ impl Run<'_> {
         let card_name = card_name(plan)?;
         if let Some(name) = card_name {
             let (path, text) = (folders.records.join(name), card::card(plan, &summary));
-            manifest.card = Some(directory.write_text(&path, name, &text)?);
+            manifest.card = Some(directory.write_text(&path, name, text.as_bytes())?);
         }
         if let Some(borrowed) = &self.borrowed {
             borrowed.check()?;
@@ -137,8 +137,9 @@ impl Run<'_> {
         })?;
         let json = format!("{:#}\n", overview.json());
         let files = [("report.html", overview.page()), ("report.json", json)];
-        let stage =
-            |(name, text): (&str, String)| directory.write_text(&folder.join(name), name, &text);
+        let stage = |(name, text): (&str, String)| {
+            directory.write_text(&folder.join(name), name, text.as_bytes())
+        };
         files.into_iter().map(stage).collect()
     }
 
@@ -256,7 +257,11 @@ impl Run<'_> {
         let (scored, staged) = (ScoreTotals::default(), StagedFiles::default());
         let mut manifest = manifest(plan, &lock, &scored, &staged, String::new());
         lock::with_model(lock, plan, &digests).write(&directory.lock_file())?;
-        manifest.calibration = Some(calibration::put(directory, &calibration)?);
+        manifest.calibration = Some(directory.write_text(
+            &directory.calibration(),
+            "calibration.json",
+            &calibration,
+        )?);
         directory.create_data()?;
         let summary = self.base_summary("done");
         manifest.summary =

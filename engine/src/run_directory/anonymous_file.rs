@@ -24,8 +24,7 @@ pub(crate) struct AnonymousFile {
 }
 
 impl AnonymousFile {
-    /// Creates an empty file in the run directory, or in its journal folder on this machine if it is in an object store. If
-    /// that folder is not writable, uses the system's temporary folder.
+    /// Creates an empty file in a working folder of the run, or in the system's if that one is not writable.
     pub(crate) fn create(directory: &RunDirectory) -> Result<Self> {
         let mut folder = directory.temporary_folder();
         files::create_folder(&folder)?;

@@ -30,10 +30,7 @@ impl BorrowedScores {
         Ok(Self { directory: directory.clone(), files: paths.into_iter().zip(versions).collect() })
     }
 
-    /// Checks that every file still has the noted version.
-    ///
-    /// # Errors
-    /// A file was removed or replaced: data read since may mix both versions.
+    /// Checks that every file still has the noted version: otherwise, data read since may mix two versions.
     pub fn check(&self) -> Result<()> {
         let concurrency = self.directory.concurrency(1);
         let same = parallel::in_order(self.files.len(), concurrency, |index| {

@@ -18,7 +18,7 @@ use super::units::Part;
 use crate::base::diagnostic::{Blame, Diagnostic, Place};
 use crate::base::error::Result;
 use crate::base::text::sha256_hex;
-use crate::storage::{atomic, files};
+use crate::storage::files;
 
 /// Statistics of a group, in `calibration.json`.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
@@ -186,9 +186,4 @@ pub fn check_unchanged(path: &Path, bytes: &[u8]) -> Result<()> {
         directory.root.display()
     );
     Err(Diagnostic::error(Blame::Data, message).hint(hint).into())
-}
-
-pub fn put(directory: &RunDirectory, calibration: &[u8]) -> Result<Part> {
-    let written = atomic::write_atomic(&directory.calibration(), calibration)?;
-    Ok(Part::without_rows("calibration.json", written))
 }

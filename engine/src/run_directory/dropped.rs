@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow_array::{Float64Array, Int32Array, Int64Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 
-use super::table::{Table, column};
+use super::table::{SCORE_AGAIN, Table, begin_with};
 use super::units::Part;
 use crate::base::error::Result;
 use crate::dataset::part::PartWriter;
@@ -32,8 +32,7 @@ pub struct DroppedRow {
     pub id: String,
     /// Index of the window; `None` if the whole row was dropped.
     pub window: Option<u32>,
-    /// `short_document`, `too_short`, `dropped_by_<stage>`, `not_selected`, `not_measured`, `guard_<statistic>`,
-    /// `no_<statistic>`.
+    /// `short_document`, `too_short`, `dropped_by_<stage>`, or a reason of the selection.
     pub reason: Arc<str>,
     pub score: Option<f64>,
 }
@@ -47,18 +46,18 @@ impl DroppedRow {
 
 /// Reads all rows of a table into memory, without windows and scores.
 pub fn read(path: &Path) -> Result<Vec<DroppedRow>> {
-    let hint =
-        "remove it and the unit's record in `units/`, and run again: the unit is then scored again";
-    let table = Table { path, what: "list of dropped rows", hint };
+    let table = Table {
+        path,
+        what: "list of dropped rows",
+        other_columns: "its columns are not those of a list of dropped rows",
+        hint: SCORE_AGAIN,
+    };
     let mut found = Vec::new();
     table.read(
         |name| ["input_row", "id", "reason"].contains(&name),
         |batch| {
-            let rows = column::<Int64Array>(batch, "input_row");
-            let texts = ["id", "reason"].map(|name| column::<StringArray>(batch, name));
-            let (Some(rows), [Some(ids), Some(reasons)]) = (rows, texts) else {
-                return Err(table.damaged(&"its columns are not those of a list of dropped rows"));
-            };
+            let [rows] = table.columns::<Int64Array, 1>(batch, ["input_row"])?;
+            let [ids, reasons] = table.columns::<StringArray, 2>(batch, ["id", "reason"])?;
             for ((row, id), reason) in rows.values().iter().zip(ids).zip(reasons) {
                 let id = id.unwrap_or_default().to_owned();
                 found.push(DroppedRow::row(*row as u64, id, reason.unwrap_or_default()));
@@ -78,6 +77,10 @@ pub fn schema() -> SchemaRef {
         Field::new("reason", DataType::Utf8, false),
         Field::new("score", DataType::Float64, true),
     ]))
+}
+
+pub fn is_table(found: &Schema) -> bool {
+    found.fields().len() == schema().fields().len() && begin_with(found.fields(), schema().fields())
 }
 
 /// Writes rows of one file to `part_path` in `folder`; removes an existing file if `rows` is empty.

@@ -27,8 +27,7 @@ pub fn append(directory: &RunDirectory, event: &str, facts: Value) -> Result<()>
     append_shared(directory, event, facts)
 }
 
-/// Like [`append`], for several processes that append at once: does not truncate a partial line, which another process may be
-/// writing.
+/// Like [`append`], but does not truncate a partial line, which another process may be writing.
 pub fn append_shared(directory: &RunDirectory, event: &str, facts: Value) -> Result<()> {
     if store::is_address(&directory.root) {
         return buffer(directory, &line(event, facts), Some(WRITE_INTERVAL));

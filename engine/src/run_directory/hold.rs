@@ -2,7 +2,7 @@
 
 use std::fs::{File, TryLockError};
 use std::io::{Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::holder::{Holder, SHARDS, held_file, is_lock_content};
@@ -12,8 +12,7 @@ use crate::run_directory::manifest::Manifest;
 use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::storage::{error, files, marked, regular, store};
 
-/// Maximum wait for shared locks. `longsift status` holds one for microseconds, or longer on a busy machine. A run's exclusive
-/// lock fails at once.
+/// Maximum wait for shared locks, which `longsift status` holds briefly. A run's exclusive lock fails at once.
 const SHARED_LOCK_WAIT: Duration = Duration::from_secs(2);
 const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -45,8 +44,7 @@ impl RunLock {
         }
     }
 
-    /// Removes a file while this process has exclusive access, which is checked again between attempts. A missing file is not an
-    /// error.
+    /// Removes a file, if it exists, while this process has exclusive access, which is checked between attempts.
     pub fn remove_file(&self, path: &Path) -> Result<()> {
         match &self.0 {
             Held::File { .. } => Ok(files::remove_file(path)?),
@@ -100,9 +98,6 @@ impl RunDirectory {
     }
 
     /// Creates missing folders, locks the directory for this process and removes partial files of an interrupted run.
-    ///
-    /// # Errors
-    /// The folder is not a run directory, or another process has locked it.
     pub fn lock_exclusive(&self) -> Result<RunLock> {
         self.refuse_foreign()?;
         files::create_folder(&self.root)?;
@@ -154,12 +149,11 @@ impl RunDirectory {
         Ok(())
     }
 
-    pub fn holder(&self) -> Result<Option<serde_json::Value>> {
+    pub fn holder(&self) -> Result<Option<Holder>> {
         let path = self.lock_path();
         #[cfg(feature = "cloud")]
         if store::is_address(&self.root) {
-            let holder = super::lease::read_holder(&path)?;
-            return Ok(holder.map(|holder| serde_json::to_value(holder).expect("plain data")));
+            return super::lease::read_holder(&path);
         }
         if files::size(&path)?.is_none() {
             return Ok(None);
@@ -171,10 +165,6 @@ impl RunDirectory {
             Err(_) => Ok(files::read_if_present(&path)?
                 .and_then(|bytes| serde_json::from_slice(&bytes).ok())),
         }
-    }
-
-    fn lock_path(&self) -> PathBuf {
-        self.root.join("lock")
     }
 
     pub(crate) fn lock(&self) -> Result<RunLock> {

@@ -10,10 +10,10 @@ use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::{clock, machine};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Holder {
-    pub(super) pid: u32,
-    pub(super) host: String,
-    pub(super) started: String,
+pub struct Holder {
+    pub pid: u32,
+    pub host: String,
+    pub started: String,
 }
 
 impl Holder {
@@ -33,13 +33,12 @@ pub(super) fn is_lock_content(content: &[u8]) -> bool {
 
 /// Error: another process holds the lock. The operating system keeps the lock; the content of the file only names the holder.
 pub(super) fn held_file(root: &Path, file: &mut File) -> Diagnostic {
-    let mut content = String::new();
-    let read = file.take(4096).read_to_string(&mut content).ok();
-    let holder = read.and_then(|_| serde_json::from_str::<Holder>(&content).ok());
-    if holder.is_none() && content.as_bytes() == SHARDS {
+    let mut content = Vec::new();
+    let read = file.take(4096).read_to_end(&mut content).is_ok();
+    if read && content == SHARDS {
         return in_use(root, "processes that work on its shards");
     }
-    held(root, holder)
+    held(root, serde_json::from_slice(&content).ok().filter(|_| read))
 }
 
 /// Error: another process holds the directory. `holder` is `None` if that process has not written its lock file yet.

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::layout::{PartFolders, RECORDS, RunDirectory};
+use super::layout::{CARDS, PartFolders, RECORDS, RunDirectory};
 use super::units::Part;
 use crate::base::error::Result;
 use crate::base::parallel;
@@ -79,7 +79,7 @@ fn is_run_file(path: &Path) -> bool {
         folder if matches!(folder, "journal" | "answers") || is_digest(folder) => {
             return is_digest(name.split('.').next().unwrap_or_default());
         }
-        _ => return RECORDS.contains(&&*name),
+        _ => return RECORDS.iter().chain(&CARDS).any(|record| *record == name),
     };
     let is_named = prefixes.iter().any(|prefix| name.starts_with(prefix));
     is_named && !name.starts_with('.') && name.ends_with(extension)
@@ -99,8 +99,8 @@ impl RunDirectory {
     }
 
     /// Writes a text file and returns its part, called `name` in the run directory.
-    pub fn write_text(&self, path: &Path, name: &str, text: &str) -> Result<Part> {
-        Ok(Part::without_rows(name, atomic::write_atomic(path, text.as_bytes())?))
+    pub fn write_text(&self, path: &Path, name: &str, text: &[u8]) -> Result<Part> {
+        Ok(Part::without_rows(name, atomic::write_atomic(path, text)?))
     }
 
     /// Writes a record to `folder` and returns its part, called `name` in the run directory.
@@ -191,9 +191,8 @@ impl RunDirectory {
     pub fn scored_and_selected_files(&self) -> Result<Vec<PathBuf>> {
         let mut found = Vec::new();
         for folder in self.committed_folders() {
-            found.extend(
-                files::list_if_present(&folder)?.into_iter().filter(|path| is_run_file(path)),
-            );
+            let files = files::list_if_present(&folder)?.into_iter();
+            found.extend(files.filter(|path| is_run_file(path)));
         }
         Ok(found)
     }
@@ -245,8 +244,7 @@ fn is_data_file(top: &Path, path: &Path) -> bool {
     is_data && part::endings().any(|ending| name.ends_with(ending))
 }
 
-/// Removes a folder of a run directory, except files with names that runs do not create. If there are any, the marker file
-/// stays as well.
+/// Removes a folder of a run directory, except foreign files. If there are any, the marker file stays as well.
 fn remove(folder: &Path) -> Result<()> {
     files::remove_matching(folder, &|path| {
         is_run_file(path) || files::is_temporary(path) || is_data_file(folder, path)

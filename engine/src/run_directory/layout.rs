@@ -33,23 +33,8 @@ use crate::base::text;
 use crate::storage::marked::Mark;
 use crate::storage::{files, store};
 
-/// Names of the records that runs stage or write.
-pub(super) const RECORDS: [&str; 14] = [
-    "README.longsift.md",
-    "README.md",
-    "_SUCCESS",
-    "calibration.json",
-    "events.jsonl",
-    "footers",
-    "intent.json",
-    "lock",
-    "manifest.json",
-    "pipeline.lock",
-    "plan.json",
-    "report.html",
-    "report.json",
-    "summary.json",
-];
+/// Names of the dataset card, which is staged in the run directory and moved to the output.
+pub(super) const CARDS: [&str; 2] = ["README.longsift.md", "README.md"];
 
 /// Folders of the parts of a selection before the commit.
 #[derive(Clone, Debug)]
@@ -95,8 +80,7 @@ impl RunDirectory {
         Some(Self::for_output(Path::new(output)).with_row_limit(now))
     }
 
-    /// Returns the nested run directory in which `--fresh` scores. Its scores replace the current ones when the new selection
-    /// is committed; until then the current files stay unchanged.
+    /// Returns the nested run directory of `--fresh`, whose scores replace the current ones at the commit.
     #[must_use]
     pub fn fresh(&self) -> Self {
         Self { root: self.root.join("fresh"), output: self.output.clone() }
@@ -134,8 +118,7 @@ impl RunDirectory {
         folder.ancestors().find(is_result).map(Path::to_owned)
     }
 
-    /// Returns the run directory at `root`, named on the command line. Follows a symbolic link to a run directory, unless an
-    /// output with the name of the link exists.
+    /// Opens the run directory at `root`, or the target of a link unless an output has the name of the link.
     pub fn open(root: &Path) -> Result<Self> {
         if !store::is_address(root)
             && root.is_symlink()
@@ -185,18 +168,12 @@ impl RunDirectory {
 
     /// Returns the paths of all files and folders that a run creates directly in the run directory.
     pub(super) fn own_names(&self) -> Vec<PathBuf> {
-        let mut names = self.working_folders().to_vec();
-        names.extend([self.selection(), self.staging(), self.written(), self.fresh().root]);
-        names.extend([self.events_by_process(), self.missing()]);
-        // The dataset card is staged here and moved to the output.
-        let records = RECORDS.iter().filter(|name| !name.starts_with("README"));
-        names.extend(records.map(|name| self.root.join(name)));
-        names
+        let names = FOLDERS.iter().chain(RECORDS).map(|name| self.root.join(name));
+        names.chain([self.journal(), self.answers(), self.fresh().root, self.missing()]).collect()
     }
 
     pub fn absolute(&self) -> String {
-        let path = files::canonical(&self.root).or_else(|_| std::path::absolute(&self.root));
-        path.unwrap_or_else(|_| self.root.clone()).display().to_string()
+        absolute(&self.root)
     }
 
     pub(super) const PLAN_MARK: Mark = Mark::Keys(&["pipeline", "estimate", "sha256"]);
@@ -205,6 +182,10 @@ impl RunDirectory {
     /// Mark of the footers that a driver writes before its shards start.
     pub(super) const FOOTERS_MARK: Mark = Mark::Start("{\"files\":[");
 
+    /// Work units that a selection lacks.
+    pub fn missing(&self) -> PathBuf {
+        self.root.join("missing.json")
+    }
     pub fn data(&self) -> PathBuf {
         self.output.join("data")
     }
@@ -237,10 +218,8 @@ impl RunDirectory {
     pub fn temporary_folder(&self) -> PathBuf {
         if store::is_address(&self.root) { self.journal() } else { self.root.clone() }
     }
-    /// Returns the folders to stage a selection in.
-    ///
-    /// In an object store, where locks are not reliable, every attempt has its own folder, so that late writes of another
-    /// process are never mistaken for part of this attempt.
+    /// Returns the folders to stage a selection in. In an object store, where locks are not reliable, each attempt has its own,
+    /// so that late writes of another process are never mistaken for part of it.
     pub fn attempt(&self) -> PartFolders {
         if store::is_address(&self.root) {
             let name = format!("{:x}-{:x}", crate::base::clock::nanoseconds(), std::process::id());
@@ -250,10 +229,7 @@ impl RunDirectory {
             PartFolders { data: self.staged_data(), records: self.staging() }
         }
     }
-    /// Folder of data files that are not committed yet.
-    ///
-    /// It is inside the output folder, which may be a link to another disk: files move atomically only within a file system.
-    /// Readers skip names that begin with a dot.
+    /// Folder of uncommitted data files, on the disk of the output: files move atomically only within a file system.
     pub fn staged_data(&self) -> PathBuf {
         self.output.join(".staging")
     }
@@ -270,9 +246,17 @@ impl RunDirectory {
     }
 }
 
-/// Declares methods that return a path in the run directory.
+/// Returns the path without links if it exists, otherwise its absolute form.
+pub fn absolute(path: &Path) -> String {
+    let absolute = files::canonical(path).or_else(|_| std::path::absolute(path));
+    absolute.unwrap_or_else(|_| path.to_owned()).display().to_string()
+}
+
+/// Declares methods that return a path in the run directory, and lists their names.
 macro_rules! paths {
-    ($($(#[$doc:meta])* $name:ident: $file:literal,)*) => {
+    ($list:ident: $($(#[$doc:meta])* $name:ident: $file:literal,)*) => {
+        pub(super) const $list: &[&str] = &[$($file),*];
+
         impl RunDirectory {
             $($(#[$doc])*
             pub fn $name(&self) -> PathBuf {
@@ -283,6 +267,7 @@ macro_rules! paths {
 }
 
 paths! {
+    FOLDERS:
     scores: "scores",
     units: "units",
     dropped: "dropped",
@@ -292,14 +277,19 @@ paths! {
     staging: "staging",
     /// Folder of the results of shards of the write phase.
     written: "written",
+    /// Folder of events in an object store, with a file per process.
+    events_by_process: "events",
+}
+
+paths! {
+    RECORDS:
+    lock_path: "lock",
     /// Record of a commit in progress.
     intent: "intent.json",
     lock_file: "pipeline.lock",
     plan: "plan.json",
     /// Input footers that the driver of a cluster caches for its shards.
     footers: "footers",
-    /// Work units that a selection lacks.
-    missing: "missing.json",
     manifest: "manifest.json",
     /// Statistics of the last selection, for `score.calibration`.
     calibration: "calibration.json",
@@ -308,6 +298,4 @@ paths! {
     report: "report.json",
     success: "_SUCCESS",
     events: "events.jsonl",
-    /// Folder of events in an object store, with a file per process.
-    events_by_process: "events",
 }

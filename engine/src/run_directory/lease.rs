@@ -34,8 +34,7 @@ const EXPIRY: Duration = Duration::from_secs(20);
 const RECENT: Duration = Duration::from_secs(2);
 /// A lease whose renewal fails is still valid for this long. Must be much shorter than [`EXPIRY`].
 const CERTAIN: Duration = Duration::from_secs(10);
-/// Maximum time between a check of the lease and a removal that depends on it. [`CERTAIN`] and this must be shorter than
-/// [`EXPIRY`].
+/// Maximum time between a check and a removal that depends on it. With [`CERTAIN`] shorter than [`EXPIRY`].
 const REMOVAL_DEADLINE: Duration = Duration::from_secs(5);
 /// Interval between reads of another process's lease.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -63,8 +62,7 @@ pub(super) struct Lease {
 
 #[derive(Debug)]
 struct Shared {
-    /// Last written content and its version. Locked during writes: of two concurrent writers, the second would take the first
-    /// for another process.
+    /// Last written content and its version. Locked during writes, so that there is only one writer.
     object: Mutex<(LeaseRecord, Version)>,
     /// State that is known without a request; never locked during a request.
     known: Mutex<Known>,
@@ -84,10 +82,7 @@ impl Shared {
 }
 
 impl Lease {
-    /// Acquires the lease at `path`.
-    ///
-    /// # Errors
-    /// Another process has the lease and renews it.
+    /// Acquires the lease at `path`; an error if another process renews it.
     pub(super) fn acquire(path: &Path, root: &Path) -> Result<Self> {
         let number = clock::nanoseconds() as u64;
         let mut claim = LeaseRecord {
@@ -167,10 +162,7 @@ impl Lease {
         }
     }
 
-    /// Renews the lease.
-    ///
-    /// # Errors
-    /// Another process has acquired it, or the store is not available for so long that one may have.
+    /// Renews the lease; an error if another process has acquired it, or may have while the store was not available.
     pub(super) fn check(&self) -> Result<()> {
         let since = Instant::now();
         while !self.shared.known().lost {

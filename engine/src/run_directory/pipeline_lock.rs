@@ -18,8 +18,7 @@ use crate::base::error::Result;
 use crate::storage::marked::{self, Mark};
 use crate::storage::{atomic, files};
 
-/// Format version of locks, records and manifests. Increased when scores of an older longsift could be mistaken for current
-/// ones.
+/// Format version of locks, records and manifests. Increased when older scores could be mistaken for current ones.
 pub const VERSION: u32 = 2;
 
 /// Settings and identities.
@@ -86,10 +85,7 @@ impl PipelineLock {
         read_versioned(path, "lock", hint, |_| true)
     }
 
-    /// Returns the values that are needed to repeat the run.
-    ///
-    /// # Errors
-    /// The lock does not have them: an older version wrote it, or it is next to a pipeline file.
+    /// Returns the values that are needed to repeat the run; an error if an older version wrote the lock.
     pub fn recorded(&self) -> Result<&Recorded> {
         self.recorded.as_ref().ok_or_else(|| {
             let message = "the run directory does not record its pipeline";
@@ -157,9 +153,6 @@ fn json(lock: &impl Serialize) -> Vec<u8> {
 }
 
 /// Reads a lock or a manifest; `None` if it does not exist. `hint`: for a file that cannot be read.
-///
-/// # Errors
-/// Another format version, or invalid JSON.
 pub(super) fn read_versioned<T: DeserializeOwned>(
     path: &Path,
     what: &str,

@@ -12,7 +12,7 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use longsift_stages::contract::RowError;
 
 use super::layout::RunDirectory;
-use super::table::{Table, column};
+use super::table::Table;
 use super::units::Part;
 use crate::base::error::Result;
 use crate::dataset::input::Dataset;
@@ -140,8 +140,7 @@ fn batch_with_reasons(
     RecordBatch::try_new(Arc::clone(schema), columns).expect("the columns are those of the schema")
 }
 
-/// Reads the messages of the first quarantined rows: `books.parquet, row 12: the text is null (null_text)`. Leaves out files
-/// that cannot be read, since the messages only explain another failure.
+/// Reads the first messages: `books.parquet, row 12: the text is null (null_text)`. Skips files that cannot be read.
 pub fn first_messages(directory: &RunDirectory, limit: usize) -> Result<Vec<String>> {
     // The original rows, which may be large, are not read.
     let names = ["longsift_file", "longsift_message", "longsift_code"];
@@ -150,19 +149,17 @@ pub fn first_messages(directory: &RunDirectory, limit: usize) -> Result<Vec<Stri
         if messages.len() == limit {
             break;
         }
-        let _ = table(&path).read(
+        let table = table(&path);
+        let _ = table.read(
             |name| name == "longsift_row" || names.contains(&name),
             |batch| {
-                let texts = names.map(|name| column::<StringArray>(batch, name));
-                let rows = column::<Int64Array>(batch, "longsift_row");
-                if let ([Some(files), Some(texts), Some(codes)], Some(rows)) = (texts, rows) {
-                    let numbered = (0..batch.num_rows()).filter(|row| rows.is_valid(*row));
-                    messages.extend(numbered.take(limit - messages.len()).map(|row| {
-                        let (file, text, code) =
-                            (files.value(row), texts.value(row), codes.value(row));
-                        format!("{file}, row {}: {text} ({code})", rows.value(row))
-                    }));
-                }
+                let texts = table.columns::<StringArray, 3>(batch, names)?;
+                let [rows] = table.columns::<Int64Array, 1>(batch, ["longsift_row"])?;
+                let numbered = (0..batch.num_rows()).filter(|row| rows.is_valid(*row));
+                messages.extend(numbered.take(limit - messages.len()).map(|row| {
+                    let [file, text, code] = texts.map(|values| values.value(row));
+                    format!("{file}, row {}: {text} ({code})", rows.value(row))
+                }));
                 Ok(())
             },
         );
@@ -176,11 +173,8 @@ pub fn read_codes(path: &Path, mut each: impl FnMut(i64, &str)) -> Result<()> {
     table.read(
         |name| ["longsift_row", "longsift_code"].contains(&name),
         |batch| {
-            let rows = column::<Int64Array>(batch, "longsift_row");
-            let codes = column::<StringArray>(batch, "longsift_code");
-            let Some((rows, codes)) = rows.zip(codes) else {
-                return Err(table.damaged(&"expected the columns that longsift writes"));
-            };
+            let [rows] = table.columns::<Int64Array, 1>(batch, ["longsift_row"])?;
+            let [codes] = table.columns::<StringArray, 1>(batch, ["longsift_code"])?;
             for (row, code) in rows.iter().zip(codes) {
                 each(row.unwrap_or(-1), code.unwrap_or_default());
             }
@@ -190,7 +184,12 @@ pub fn read_codes(path: &Path, mut each: impl FnMut(i64, &str)) -> Result<()> {
 }
 
 fn table(path: &Path) -> Table<'_> {
-    Table { path, what: "table", hint: "`longsift verify` lists all damaged files" }
+    Table {
+        path,
+        what: "table",
+        other_columns: "expected the columns that longsift writes",
+        hint: "`longsift verify` lists all damaged files",
+    }
 }
 
 #[derive(Clone, Debug)]

@@ -14,11 +14,11 @@ use arrow_array::types::Float64Type;
 use arrow_array::{
     Array, ArrayRef, Float64Array, Int32Array, Int64Array, ListArray, RecordBatch, StringArray,
 };
-use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef};
 use longsift_stages::contract::{Column, Kind, StatisticValues, Value};
 use serde_json::json;
 
-use super::table::{Table, column};
+use super::table::{SCORE_AGAIN, Table, begin_with, column};
 use crate::base::error::Result;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,9 +55,9 @@ pub struct ScoredWindow<S = Vec<Option<f64>>> {
 pub type ScoreRow = ScoredWindow<Vec<StatisticValues>>;
 
 /// Columns that identify a window, independent of the measures.
-fn window_fields() -> Vec<Field> {
+fn window_fields() -> Fields {
     let not_null = |name: &str, kind: DataType| Field::new(name, kind, false);
-    vec![
+    Fields::from(vec![
         not_null("input_file", DataType::Utf8),
         not_null("input_row", DataType::Int64),
         not_null("id", DataType::Utf8),
@@ -70,7 +70,7 @@ fn window_fields() -> Vec<Field> {
         not_null("tokens_total", DataType::Int64),
         not_null("tokens_scored", DataType::Int64),
         not_null("content_hash", DataType::Utf8),
-    ]
+    ])
 }
 
 pub fn is_window_column(name: &str) -> bool {
@@ -85,11 +85,10 @@ fn data_type(kind: Kind) -> DataType {
     }
 }
 
-/// Metadata key of the measure's name.
 const MEASURE: &str = "measure";
 
 pub fn schema(measures: &[MeasureColumns]) -> SchemaRef {
-    let mut fields = window_fields();
+    let mut fields = window_fields().to_vec();
     for MeasureColumns { measure, columns } in measures {
         for column in columns {
             let metadata = [
@@ -99,7 +98,7 @@ pub fn schema(measures: &[MeasureColumns]) -> SchemaRef {
             ];
             let metadata = metadata.map(|(key, value)| (key.to_owned(), value.to_owned()));
             let field = Field::new(column.name.as_ref(), data_type(column.kind), true);
-            fields.push(field.with_metadata(HashMap::from(metadata)));
+            fields.push(Arc::new(field.with_metadata(HashMap::from(metadata))));
         }
     }
     Arc::new(Schema::new(fields))
@@ -118,13 +117,9 @@ pub fn metadata<'a>(
 }
 
 pub fn is_table(schema: &Schema) -> bool {
-    let windows = window_fields();
-    let fields = schema.fields();
+    let (fields, windows) = (schema.fields(), window_fields());
     let kinds = [Kind::Number, Kind::Count, Kind::Numbers].map(data_type);
-    fields.len() >= windows.len()
-        && fields.iter().zip(&windows).all(|(field, wanted)| {
-            field.name() == wanted.name() && field.data_type() == wanted.data_type()
-        })
+    begin_with(fields, &windows)
         && fields[windows.len()..].iter().all(|field| kinds.contains(field.data_type()))
 }
 
@@ -196,22 +191,20 @@ pub fn to_batch(input_file: &str, rows: &[ScoreRow], measures: &[MeasureColumns]
 /// Builds the column of one statistic; missing values are null.
 fn array<'v>(kind: Kind, values: impl Iterator<Item = Option<&'v Value>>) -> ArrayRef {
     match kind {
-        Kind::Number => Arc::new(
-            values
-                .map(|value| match value {
-                    Some(Value::Number(number)) => Some(*number),
-                    _ => None,
-                })
-                .collect::<Float64Array>(),
-        ),
-        Kind::Count => Arc::new(
-            values
-                .map(|value| match value {
-                    Some(Value::Count(count)) => Some(*count as i64),
-                    _ => None,
-                })
-                .collect::<Int64Array>(),
-        ),
+        Kind::Number => {
+            let numbers = values.map(|value| match value {
+                Some(Value::Number(number)) => Some(*number),
+                _ => None,
+            });
+            Arc::new(numbers.collect::<Float64Array>())
+        }
+        Kind::Count => {
+            let counts = values.map(|value| match value {
+                Some(Value::Count(count)) => Some(*count as i64),
+                _ => None,
+            });
+            Arc::new(counts.collect::<Int64Array>())
+        }
         Kind::Numbers => {
             let item = Arc::new(Field::new("item", DataType::Float64, false));
             let mut builder = ListBuilder::new(Float64Builder::new()).with_field(item);
@@ -243,9 +236,36 @@ pub fn read(
     table.read(
         |name| name != "input_file" && is_window_column(name) || statistics.contains(&name),
         |batch| {
-            let columns = ScoreColumns::from_batch(batch, statistics)
-                .ok_or_else(|| table.damaged(&OTHER_COLUMNS))?;
-            (0..batch.num_rows()).try_for_each(|row| each(columns.window(row)))
+            let [ids, hashes] = table.columns::<StringArray, 2>(batch, ["id", "content_hash"])?;
+            let [windows] = table.columns::<Int32Array, 1>(batch, ["windows"])?;
+            let [scored] = table.columns::<Int64Array, 1>(batch, ["tokens_scored"])?;
+            let locations = Locations::from_batch(&table, batch)?;
+            let statistic = |name: &&str| match column::<Float64Array>(batch, name) {
+                Some(numbers) => Some(StatisticColumn::Number(numbers)),
+                None => column(batch, name).map(StatisticColumn::Count),
+            };
+            let columns: Option<Vec<_>> = statistics.iter().map(statistic).collect();
+            let columns = columns.ok_or_else(|| table.unexpected_columns())?;
+            (0..batch.num_rows()).try_for_each(|row| {
+                let at = locations.location(row);
+                let statistic = |column: &StatisticColumn<'_>| match column.value(row) {
+                    Value::Number(number) => Some(number),
+                    Value::Count(count) => Some(count as f64),
+                    Value::Null | Value::Numbers(_) => None,
+                };
+                each(ScoredWindow {
+                    input_row: at.input_row,
+                    id: ids.value(row).to_owned(),
+                    window: at.window,
+                    windows: windows.value(row) as u32,
+                    tokens: at.tokens,
+                    bytes: at.bytes,
+                    tokens_total: at.tokens_total,
+                    tokens_scored: scored.value(row) as u64,
+                    statistics: columns.iter().map(statistic).collect(),
+                    content_hash: hashes.value(row).to_owned(),
+                })
+            })
         },
     )
 }
@@ -284,36 +304,48 @@ impl WindowLocations {
     }
 }
 
+/// Columns of [`WindowLocation`].
+struct Locations<'a> {
+    windows: &'a Int32Array,
+    numbers: [&'a Int64Array; 6],
+}
+
+impl<'a> Locations<'a> {
+    const NUMBERS: [&'static str; 6] =
+        ["input_row", "token_start", "token_end", "byte_start", "byte_end", "tokens_total"];
+
+    fn from_batch(table: &Table<'_>, batch: &'a RecordBatch) -> Result<Self> {
+        let [windows] = table.columns(batch, ["window"])?;
+        Ok(Self { windows, numbers: table.columns(batch, Self::NUMBERS)? })
+    }
+
+    fn location(&self, row: usize) -> WindowLocation {
+        let [input_row, start, end, from, to, tokens_total] =
+            self.numbers.map(|numbers| numbers.value(row) as u64);
+        WindowLocation {
+            input_row,
+            window: self.windows.value(row) as u32,
+            tokens: (start, end),
+            bytes: self.numbers[3].is_valid(row).then_some((from, to)),
+            tokens_total,
+        }
+    }
+}
+
 /// Reads the locations of the windows of a score file, and the lists among `lists` that it contains.
 pub fn read_locations(path: &Path, lists: &[&str]) -> Result<WindowLocations> {
-    const NUMBERS: [&str; 6] =
-        ["input_row", "token_start", "token_end", "byte_start", "byte_end", "tokens_total"];
     let table = table(path);
     let mut located =
         WindowLocations { locations: Vec::new(), lists: vec![Vec::new(); lists.len()] };
     table.read(
-        |name| name == "window" || NUMBERS.contains(&name) || lists.contains(&name),
+        |name| name == "window" || Locations::NUMBERS.contains(&name) || lists.contains(&name),
         |batch| {
-            let damaged = || table.damaged(&OTHER_COLUMNS);
-            let windows = column::<Int32Array>(batch, "window").ok_or_else(damaged)?;
-            let numbers = NUMBERS.map(|name| column::<Int64Array>(batch, name));
-            let [Some(rows), Some(first), Some(end), Some(from), Some(to), Some(total)] = numbers
-            else {
-                return Err(damaged());
-            };
-            located.locations.extend((0..batch.num_rows()).map(|row| {
-                let at = |numbers: &Int64Array| numbers.value(row) as u64;
-                WindowLocation {
-                    input_row: at(rows),
-                    window: windows.value(row) as u32,
-                    tokens: (at(first), at(end)),
-                    bytes: from.is_valid(row).then(|| (at(from), at(to))),
-                    tokens_total: at(total),
-                }
-            }));
+            let locations = Locations::from_batch(&table, batch)?;
+            located.locations.extend((0..batch.num_rows()).map(|row| locations.location(row)));
             for (pieces, name) in located.lists.iter_mut().zip(lists) {
                 if batch.column_by_name(name).is_some() {
-                    pieces.push(list(batch, name).ok_or_else(damaged)?.clone());
+                    let list = list(batch, name).ok_or_else(|| table.unexpected_columns())?;
+                    pieces.push(list.clone());
                 }
             }
             Ok(())
@@ -335,19 +367,16 @@ pub fn read_statistics(
         ["input_row", "window"].contains(&name) || columns.any(|column| column.name == name)
     };
     table.read(wanted, |batch| {
-        let damaged = || table.damaged(&OTHER_COLUMNS);
-        let rows = column::<Int64Array>(batch, "input_row").ok_or_else(damaged)?;
-        let windows = column::<Int32Array>(batch, "window").ok_or_else(damaged)?;
+        let [rows] = table.columns::<Int64Array, 1>(batch, ["input_row"])?;
+        let [windows] = table.columns::<Int32Array, 1>(batch, ["window"])?;
         for (index, measure) in measures.iter().enumerate() {
             if measure.columns.iter().any(|own| batch.column_by_name(&own.name).is_none()) {
                 continue;
             }
-            let columns: Option<Vec<StatisticColumn<'_>>> = measure
-                .columns
-                .iter()
-                .map(|own| StatisticColumn::from_column(batch, own))
-                .collect();
-            let columns = columns.ok_or_else(damaged)?;
+            let columns = measure.columns.iter();
+            let columns: Option<Vec<StatisticColumn<'_>>> =
+                columns.map(|own| StatisticColumn::from_column(batch, own)).collect();
+            let columns = columns.ok_or_else(|| table.unexpected_columns())?;
             for row in 0..batch.num_rows() {
                 let values = columns.iter().map(|column| column.value(row)).collect();
                 let (row, window) = (rows.value(row) as u64, windows.value(row) as u32);
@@ -361,9 +390,7 @@ pub fn read_statistics(
 const OTHER_COLUMNS: &str = "its columns are not those of a score file";
 
 fn table(path: &Path) -> Table<'_> {
-    let hint =
-        "remove it and the unit's record in `units/`, and run again: the unit is then scored again";
-    Table { path, what: "score file", hint }
+    Table { path, what: "score file", other_columns: OTHER_COLUMNS, hint: SCORE_AGAIN }
 }
 
 enum StatisticColumn<'a> {
@@ -395,57 +422,6 @@ impl<'a> StatisticColumn<'a> {
 
 fn list<'a>(batch: &'a RecordBatch, name: &str) -> Option<&'a ListArray> {
     column::<ListArray>(batch, name).filter(|list| *list.values().data_type() == DataType::Float64)
-}
-
-struct ScoreColumns<'a> {
-    text: [&'a StringArray; 2],
-    int32: [&'a Int32Array; 2],
-    int64: [&'a Int64Array; 7],
-    statistics: Vec<StatisticColumn<'a>>,
-}
-
-impl<'a> ScoreColumns<'a> {
-    fn from_batch(batch: &'a RecordBatch, statistics: &[&str]) -> Option<Self> {
-        let statistic = |name: &&str| match column::<Float64Array>(batch, name) {
-            Some(numbers) => Some(StatisticColumn::Number(numbers)),
-            None => column(batch, name).map(StatisticColumn::Count),
-        };
-        Some(Self {
-            text: [column(batch, "id")?, column(batch, "content_hash")?],
-            int32: [column(batch, "window")?, column(batch, "windows")?],
-            int64: [
-                column(batch, "input_row")?,
-                column(batch, "token_start")?,
-                column(batch, "token_end")?,
-                column(batch, "byte_start")?,
-                column(batch, "byte_end")?,
-                column(batch, "tokens_total")?,
-                column(batch, "tokens_scored")?,
-            ],
-            statistics: statistics.iter().map(statistic).collect::<Option<_>>()?,
-        })
-    }
-
-    fn window(&self, row: usize) -> ScoredWindow {
-        let int64 = |column: usize| self.int64[column].value(row) as u64;
-        let statistic = |column: &StatisticColumn<'_>| match column.value(row) {
-            Value::Number(number) => Some(number),
-            Value::Count(count) => Some(count as f64),
-            Value::Null | Value::Numbers(_) => None,
-        };
-        ScoredWindow {
-            input_row: int64(0),
-            id: self.text[0].value(row).to_owned(),
-            window: self.int32[0].value(row) as u32,
-            windows: self.int32[1].value(row) as u32,
-            tokens: (int64(1), int64(2)),
-            bytes: self.int64[3].is_valid(row).then(|| (int64(3), int64(4))),
-            tokens_total: int64(5),
-            tokens_scored: int64(6),
-            statistics: self.statistics.iter().map(statistic).collect(),
-            content_hash: self.text[1].value(row).to_owned(),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use arrow_array::{
     Array, ArrayRef, BooleanArray, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray,
 };
-use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef};
 
-use super::table::{Table, column};
+use super::table::{Table, begin_with};
 use super::units::Part;
 use crate::base::error::Result;
 use crate::dataset::part::PartWriter;
@@ -26,60 +26,53 @@ pub struct SelectedRow<'a> {
     pub statistics: &'a [f64],
     /// Score; `NaN` if missing.
     pub score: f64,
-    /// Percentile rank in the group: the share of scores in lower bins plus half the share in the same bin, of 65,536 bins.
-    /// `None` for samples that do not pass every guard.
+    /// Percentile rank in the group, by 65,536 bins of scores. `None` for samples that do not pass every guard.
     pub percentile: Option<f64>,
     /// Reason for not keeping the sample; `None` if it is kept.
     pub reason: Option<&'a str>,
 }
 
-fn first_fields() -> Vec<Field> {
-    vec![
+fn first_fields() -> Fields {
+    Fields::from(vec![
         Field::new("input_file", DataType::Utf8, false),
         Field::new("input_row", DataType::Int64, false),
         Field::new("id", DataType::Utf8, false),
         Field::new("window", DataType::Int32, true),
         Field::new("group", DataType::Utf8, true),
-    ]
+    ])
 }
 
-fn last_fields() -> Vec<Field> {
-    vec![
+fn last_fields() -> Fields {
+    Fields::from(vec![
         Field::new("score", DataType::Float64, true),
         Field::new("percentile", DataType::Float64, true),
         Field::new("kept", DataType::Boolean, false),
         Field::new("reason", DataType::Utf8, true),
-    ]
+    ])
 }
 
 pub fn is_table(schema: &Schema) -> bool {
-    let (first, last) = (first_fields(), last_fields());
-    let fields: Vec<Field> = schema.fields().iter().map(|field| field.as_ref().clone()).collect();
-    let same = |found: &[Field], wanted: &[Field]| {
-        found.iter().zip(wanted).all(|(found, wanted)| {
-            found.name() == wanted.name() && found.data_type() == wanted.data_type()
-        })
-    };
+    let (fields, first, last) = (schema.fields(), first_fields(), last_fields());
     fields.len() >= first.len() + last.len()
-        && same(&fields, &first)
-        && same(&fields[fields.len() - last.len()..], &last)
+        && begin_with(fields, &first)
+        && begin_with(&fields[fields.len() - last.len()..], &last)
 }
 
 pub fn is_sample_column(name: &str) -> bool {
-    first_fields().iter().chain(&last_fields()).any(|field| field.name() == name)
+    first_fields().iter().chain(last_fields().iter()).any(|field| field.name() == name)
 }
 
-/// Returns the schema. A statistic of two terms has two columns, the second with a number after its name, because readers find
-/// columns by name.
+/// A statistic of two terms has two columns, the second with a number after its name: readers find columns by name.
 fn schema(statistics: &[&str]) -> SchemaRef {
     let mut taken = BTreeMap::new();
     let statistics = statistics.iter().map(|name| {
         let times = taken.entry(*name).and_modify(|times| *times += 1).or_insert(1_u32);
         let name = if *times == 1 { (*name).to_owned() } else { format!("{name} ({times})") };
-        Field::new(name, DataType::Float64, true)
+        Arc::new(Field::new(name, DataType::Float64, true))
     });
-    let fields = first_fields().into_iter().chain(statistics).chain(last_fields());
-    Arc::new(Schema::new(fields.collect::<Vec<_>>()))
+    let (first, last) = (first_fields(), last_fields());
+    let fields = first.iter().cloned().chain(statistics).chain(last.iter().cloned());
+    Arc::new(Schema::new(fields.collect::<Fields>()))
 }
 
 /// Writes the samples of one file to `path`, called `part_path` in the run directory; creates no file if `rows` is empty.
@@ -105,7 +98,7 @@ pub fn statistics(path: &Path) -> Result<Vec<String>> {
     let table = table(path);
     let (schema, _) = table.shape()?;
     if !is_table(&schema) {
-        return Err(table.damaged(&OTHER_COLUMNS));
+        return Err(table.unexpected_columns());
     }
     let (first, last) = (first_fields().len(), schema.fields().len() - last_fields().len());
     Ok(schema.fields()[first..last].iter().map(|field| field.name().clone()).collect())
@@ -117,64 +110,47 @@ pub fn read(path: &Path, mut each: impl FnMut(&SelectedRow<'_>) -> Result<()>) -
     table.read(
         |name| name != "input_file",
         |batch| {
-            let columns =
-                Columns::from_batch(batch).ok_or_else(|| table.damaged(&OTHER_COLUMNS))?;
-            let mut statistics = Vec::with_capacity(columns.statistics.len());
-            (0..batch.num_rows()).try_for_each(|row| each(&columns.row(row, &mut statistics)))
+            // The input file is not read.
+            let first = first_fields().len() - 1;
+            let last = batch.num_columns().checked_sub(last_fields().len());
+            let columns = last.and_then(|last| batch.columns().get(first..last));
+            let columns: Option<Vec<&Float64Array>> = columns
+                .and_then(|all| all.iter().map(|column| column.as_any().downcast_ref()).collect());
+            let columns = columns.ok_or_else(|| table.unexpected_columns())?;
+            let [rows] = table.columns::<Int64Array, 1>(batch, ["input_row"])?;
+            let [windows] = table.columns::<Int32Array, 1>(batch, ["window"])?;
+            let [ids, groups, reasons] =
+                table.columns::<StringArray, 3>(batch, ["id", "group", "reason"])?;
+            let [scores, percentiles] =
+                table.columns::<Float64Array, 2>(batch, ["score", "percentile"])?;
+            let float =
+                |values: &Float64Array, row: usize| values.is_valid(row).then(|| values.value(row));
+            let mut statistics = Vec::with_capacity(columns.len());
+            for row in 0..batch.num_rows() {
+                statistics.clear();
+                statistics.extend(columns.iter().map(|of| float(of, row).unwrap_or(f64::NAN)));
+                each(&SelectedRow {
+                    input_row: rows.value(row) as u64,
+                    id: ids.value(row),
+                    window: windows.is_valid(row).then(|| windows.value(row) as u32),
+                    group: groups.is_valid(row).then(|| groups.value(row)),
+                    statistics: &statistics,
+                    score: float(scores, row).unwrap_or(f64::NAN),
+                    percentile: float(percentiles, row),
+                    reason: reasons.is_valid(row).then(|| reasons.value(row)),
+                })?;
+            }
+            Ok(())
         },
     )
 }
 
-const OTHER_COLUMNS: &str = "its columns are not those of a selection";
-
-fn table(path: &Path) -> Table<'_> {
-    let hint = "run the pipeline again after a small change of its filter, or with `--fresh`, to repeat the selection";
-    Table { path, what: "table of the selection", hint }
-}
-
-struct Columns<'a> {
-    rows: &'a Int64Array,
-    windows: &'a Int32Array,
-    texts: [&'a StringArray; 3],
-    statistics: Vec<&'a Float64Array>,
-    scores: [&'a Float64Array; 2],
-}
-
-impl<'a> Columns<'a> {
-    fn from_batch(batch: &'a RecordBatch) -> Option<Self> {
-        let (first, last) =
-            (first_fields().len() - 1, batch.num_columns().checked_sub(last_fields().len())?);
-        let statistics = batch.columns().get(first..last)?;
-        Some(Self {
-            rows: column(batch, "input_row")?,
-            windows: column(batch, "window")?,
-            texts: [column(batch, "id")?, column(batch, "group")?, column(batch, "reason")?],
-            statistics: statistics
-                .iter()
-                .map(|values| values.as_any().downcast_ref())
-                .collect::<Option<_>>()?,
-            scores: [column(batch, "score")?, column(batch, "percentile")?],
-        })
-    }
-
-    fn row<'r>(&'r self, row: usize, statistics: &'r mut Vec<f64>) -> SelectedRow<'r> {
-        let text = |column: usize| {
-            let texts = self.texts[column];
-            texts.is_valid(row).then(|| texts.value(row))
-        };
-        let float = |values: &Float64Array| values.is_valid(row).then(|| values.value(row));
-        statistics.clear();
-        statistics.extend(self.statistics.iter().map(|values| float(values).unwrap_or(f64::NAN)));
-        SelectedRow {
-            input_row: self.rows.value(row) as u64,
-            id: text(0).unwrap_or_default(),
-            window: self.windows.is_valid(row).then(|| self.windows.value(row) as u32),
-            group: text(1),
-            statistics,
-            score: float(self.scores[0]).unwrap_or(f64::NAN),
-            percentile: float(self.scores[1]),
-            reason: text(2),
-        }
+pub(crate) fn table(path: &Path) -> Table<'_> {
+    Table {
+        path,
+        what: "table of the selection",
+        other_columns: "its columns are not those of a selection",
+        hint: "run the pipeline again after a small change of its filter, or with `--fresh`, to repeat the selection",
     }
 }
 

@@ -219,8 +219,7 @@ impl GuardUse {
         let all = of(self.rejected, self.samples);
         let mut text = format!("`{}` {} rejects {all} {samples}", self.statistic, self.bounds);
         if self.missing > 0 {
-            text.push_str("; also rejected, for a missing statistic: ");
-            text.push_str(&count(self.missing));
+            text.extend(["; also rejected, for a missing statistic: ", &count(self.missing)]);
         }
         let named: Vec<&GuardedGroup> =
             self.groups.iter().filter(|group| group.value.is_some()).take(MAX_NAMED).collect();
@@ -231,11 +230,10 @@ impl GuardUse {
             };
             let named: Vec<String> = named.iter().map(name).collect();
             let left_out = self.groups.len() as u64 - named.len() as u64 + self.groups_left_out;
-            let more =
-                if left_out > 0 { format!(" and {} more", count(left_out)) } else { String::new() };
-            text.push_str("; of group ");
-            text.push_str(&named.join(", "));
-            text.push_str(&more);
+            text.extend(["; of group ", &named.join(", ")]);
+            if left_out > 0 {
+                text.extend([" and ", &count(left_out), " more"]);
+            }
         }
         text
     }

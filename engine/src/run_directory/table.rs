@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::path::Path;
 
 use arrow_array::RecordBatch;
-use arrow_schema::SchemaRef;
+use arrow_schema::{FieldRef, SchemaRef};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
@@ -20,6 +20,8 @@ pub(crate) struct Table<'a> {
     pub(crate) path: &'a Path,
     /// Noun for messages: `score file`.
     pub(crate) what: &'a str,
+    /// Message if a column is missing or has another type.
+    pub(crate) other_columns: &'a str,
     pub(crate) hint: &'a str,
 }
 
@@ -28,11 +30,20 @@ pub(super) fn column<'a, A: 'static>(batch: &'a RecordBatch, name: &str) -> Opti
     batch.column_by_name(name)?.as_any().downcast_ref()
 }
 
+/// Hint for a damaged table of a unit.
+pub(super) const SCORE_AGAIN: &str =
+    "remove it and the unit's record in `units/`, and run again: the unit is then scored again";
+
+/// Whether fields begin with those of a table.
+pub(super) fn begin_with(found: &[FieldRef], wanted: &[FieldRef]) -> bool {
+    let is_same = |(found, wanted): (&FieldRef, &FieldRef)| {
+        found.name() == wanted.name() && found.data_type() == wanted.data_type()
+    };
+    found.len() >= wanted.len() && found.iter().zip(wanted).all(is_same)
+}
+
 impl Table<'_> {
     /// Reads the columns whose names satisfy `wanted` and calls `each` for every batch.
-    ///
-    /// # Errors
-    /// The machine cannot read the file, the file is damaged, or `each` fails.
     pub(crate) fn read(
         &self,
         wanted: impl Fn(&str) -> bool,
@@ -65,6 +76,21 @@ impl Table<'_> {
         let rows =
             u64::try_from(rows).map_err(|_| self.damaged(&"its number of rows is negative"))?;
         Ok((builder.schema().clone(), rows))
+    }
+
+    /// Returns columns of a batch.
+    pub(super) fn columns<'b, A: 'static, const N: usize>(
+        &self,
+        batch: &'b RecordBatch,
+        names: [&str; N],
+    ) -> Result<[&'b A; N]> {
+        let found: Option<Vec<&A>> = names.iter().map(|name| column(batch, name)).collect();
+        let found = found.and_then(|found| found.try_into().ok());
+        found.ok_or_else(|| self.unexpected_columns())
+    }
+
+    pub(super) fn unexpected_columns(&self) -> Failure {
+        self.damaged(&self.other_columns)
     }
 
     /// Error of a failed read: the machine could not read the bytes of `source`, or they are not a table.

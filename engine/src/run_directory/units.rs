@@ -65,8 +65,7 @@ impl Part {
         Ok(files::digest(&folder.join(&self.path))?.sha256 == self.sha256)
     }
 
-    /// Whether the part in `folder` is the file that was written. Compares its bytes, unless it was last changed before
-    /// `record`, a file that was written later.
+    /// Whether the part in `folder` was not changed after `record`, a later file, was written, or has the same bytes.
     pub(crate) fn is_original(
         &self,
         folder: &Path,
@@ -152,8 +151,7 @@ impl UnitRecord {
         text::sha256_hex(&serde_json::to_vec(self).expect("a record is plain data"))
     }
 
-    /// Whether the record has all `wanted` statistics, possibly of more windows, and no rows were quarantined by other
-    /// measures.
+    /// Whether the record has all `wanted` statistics, and no rows were quarantined by other measures.
     pub fn serves(&self, wanted: &Fingerprints) -> bool {
         let has = |(name, measure): (&String, &MeasuredBy)| {
             self.measures.get(name).is_some_and(|own| own.has_statistics(measure))
@@ -221,9 +219,6 @@ pub fn valid_records(
 }
 
 /// Checks the digests of the score tables of units, which may be older than this run.
-///
-/// # Errors
-/// A table has changed since it was written, or cannot be read; or a signal.
 pub fn check_scores(directory: &RunDirectory, records: &[UnitRecord], stop: &Stop) -> Result<()> {
     let concurrency = directory.concurrency(rayon::current_num_threads());
     parallel::in_order(records.len(), concurrency, |unit| {

@@ -1,5 +1,4 @@
-//! Counts for a report: one parallel pass over the selection and the scores, unit by unit. Memory: the bins, the
-//! windows of one unit per thread, and the samples that are shown.
+//! Counts for a report, in one parallel pass. Memory: the bins, the windows of one unit per thread, the shown samples.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -103,8 +102,7 @@ pub(super) struct GroupRules<'a> {
     pub(super) bounds: &'a [Bounds],
 }
 
-/// Minimum number of windows that are counted before they are merged into the total. Units may have few windows, and a
-/// merge costs as much as counting thousands of windows.
+/// Minimum number of windows that are counted before a merge, which costs as much as counting thousands of windows.
 const MIN_WINDOWS_PER_PART: u64 = 8192;
 
 pub(super) struct CountSources<'a> {
@@ -126,8 +124,7 @@ pub(super) struct CountSources<'a> {
 }
 
 impl CountSources<'_> {
-    /// Counts all samples. The result is the same for any number of threads: the records define the parts in which
-    /// units are counted, and these are added in order.
+    /// Counts all samples in parts that the records define, added in order, so that threads do not change the result.
     pub(super) fn gather(&self) -> Result<SampleCounts> {
         let threads = self.scores.concurrency(rayon::current_num_threads());
         let (mut all, parts) = (self.nothing(), self.parts());
@@ -284,8 +281,7 @@ impl CountSources<'_> {
 
 fn mismatched_rows(path: &Path) -> crate::base::error::Failure {
     let hint = "`longsift verify` reports which file changed after it was written";
-    Table { path, what: "table of the selection", hint }
-        .damaged(&"its rows do not match the scores")
+    Table { hint, ..selected::table(path) }.damaged(&"its rows do not match the scores")
 }
 
 impl SampleCounts {
