@@ -41,7 +41,6 @@ impl CardOrigin {
     }
 }
 
-/// Returns the digest of the text around the mark of a card.
 fn content_digest(before: &str, after: &str) -> String {
     let mut digest = sha256_hex(format!("{before}{after}").as_bytes());
     digest.truncate(16);
@@ -75,7 +74,6 @@ fn header(plan: &Plan, summary: &Summary) -> String {
     card
 }
 
-/// Returns the text for people.
 fn content(plan: &Plan, summary: &Summary) -> String {
     let pipeline = &plan.spec.pipeline;
     let (output, mut card) = (&pipeline.output, "\n\n".to_owned());
@@ -83,13 +81,10 @@ fn content(plan: &Plan, summary: &Summary) -> String {
         Samples::Windows => "windows of documents",
         Samples::Documents => "documents",
     };
-    let _ = writeln!(
-        card,
-        "# {}\n\n{} {sample}, selected by [longsift](https://github.com/longsift/longsift) {}.\n",
-        line(&pipeline.name),
-        count(summary.kept),
-        env!("CARGO_PKG_VERSION"),
-    );
+    let (name, kept, version) =
+        (line(&pipeline.name), count(summary.kept), env!("CARGO_PKG_VERSION"));
+    let longsift = "[longsift](https://github.com/longsift/longsift)";
+    let _ = writeln!(card, "# {name}\n\n{kept} {sample}, selected by {longsift} {version}.\n");
     card.push_str("| | rows | windows |\n|---|---|---|\n");
     let mut row = |what: &str, rows: Option<u64>, windows: Option<u64>| {
         let cell = |number: Option<u64>| number.map_or(String::new(), count);
@@ -115,8 +110,7 @@ fn content(plan: &Plan, summary: &Summary) -> String {
     card
 }
 
-/// Returns the resolved stages and output, without secrets and machine-specific settings: the environment of programs,
-/// and paths.
+/// Returns the resolved stages and output, without the environment of programs and without paths of this machine.
 fn settings(plan: &Plan) -> Value {
     let mut settings = plan.spec.resolved_json();
     let stages = settings["stages"].as_array_mut().into_iter().flatten();
@@ -133,20 +127,15 @@ fn line(text: &str) -> String {
     text.replace(['\n', '\r'], " ").replace('|', "\\|")
 }
 
-fn size_category(rows: u64) -> &'static str {
-    const BOUNDS: [(u64, &str); 9] = [
-        (1_000, "n<1K"),
-        (10_000, "1K<n<10K"),
-        (100_000, "10K<n<100K"),
-        (1_000_000, "100K<n<1M"),
-        (10_000_000, "1M<n<10M"),
-        (100_000_000, "10M<n<100M"),
-        (1_000_000_000, "100M<n<1B"),
-        (10_000_000_000, "1B<n<10B"),
-        (100_000_000_000, "10B<n<100B"),
-    ];
-    let found = BOUNDS.iter().find(|(bound, _)| rows < *bound);
-    found.map_or("100B<n<1T", |(_, words)| words)
+fn size_category(rows: u64) -> String {
+    const NAMES: [&str; 10] = ["1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T"];
+    match rows.checked_ilog10() {
+        None | Some(..3) => "n<1K".to_owned(),
+        Some(power) => {
+            let first = (power as usize - 3).min(NAMES.len() - 2);
+            format!("{}<n<{}", NAMES[first], NAMES[first + 1])
+        }
+    }
 }
 
 #[cfg(test)]

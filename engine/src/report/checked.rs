@@ -1,5 +1,4 @@
-//! Checks that a pipeline declares for its result, evaluated before each publication and when a finished run is
-//! requested again.
+//! Checks that a pipeline declares for its result, evaluated before each publication and for a finished run.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,14 +18,11 @@ pub struct CheckResults {
     pub checks: Vec<Checked>,
     /// Warnings of failed checks with the severity "warn".
     pub warnings: Vec<Diagnostic>,
-    /// Failure that rejects the result, if any: every failed check at its location in the pipeline, and drifted scores
-    /// if `on_drift: fail`.
+    /// Failure that rejects the result: failed checks at their locations, and drifted scores if `on_drift: fail`.
     pub refused: Option<Failure>,
 }
 
-/// Evaluates the checks of `plan` on a result: its summary and, if a check needs samples, the tables of its selection.
-///
-/// Cost: one pass over the light columns of the selection if a check needs samples, otherwise none.
+/// Evaluates the checks of `plan` on a result: its summary and, if a check needs samples, one pass over its selection.
 pub fn check(
     plan: &Plan,
     summary: &Summary,
@@ -97,7 +93,6 @@ fn message(check: &Check, value: Option<f64>) -> String {
     format!("check of {} failed: expected {bounds}, got {found}", check.subject())
 }
 
-/// Returns the value of a count or share from the summary.
 fn summary_value(check: &Check, summary: &Summary) -> Option<f64> {
     let share = |part: u64, of: u64| part as f64 / of.max(1) as f64;
     let reasons = |reasons: &BTreeMap<String, u64>| -> u64 {
@@ -124,9 +119,9 @@ fn summary_value(check: &Check, summary: &Summary) -> Option<f64> {
     Some(count as f64)
 }
 
+/// Values of the samples of a check.
 struct SampleAggregate<'a> {
     check: &'a Check,
-    aggregate: Aggregate,
     /// Index of the statistic in the table; `None` for the score.
     column: Option<usize>,
     /// Samples of the group, and the kept ones among them.
@@ -139,26 +134,17 @@ struct SampleAggregate<'a> {
     most: f64,
 }
 
-enum Aggregate {
-    Figure(Figure),
-    Value(Take),
-}
-
 impl<'a> SampleAggregate<'a> {
     fn for_check(check: &'a Check) -> Option<Self> {
-        let aggregate = match (check.figure, &check.statistic) {
-            (Some(figure), _) if figure.is_of_samples() => Aggregate::Figure(figure),
-            (None, Some(_)) => Aggregate::Value(check.take.unwrap_or_default()),
-            _ => return None,
-        };
         let (count, kept, present, sum) = (0, 0, 0, 0.0);
         let (column, least, most) = (None, f64::INFINITY, f64::NEG_INFINITY);
-        Some(Self { check, aggregate, column, count, kept, present, sum, least, most })
+        let is_of_samples = check.figure.map_or(check.statistic.is_some(), Figure::is_of_samples);
+        is_of_samples.then_some(Self { check, column, count, kept, present, sum, least, most })
     }
 
     fn add(&mut self, group: Option<&str>, kept: bool, value: f64) {
-        let only_kept = matches!(self.aggregate, Aggregate::Value(_))
-            && self.check.of.unwrap_or_default() == Of::Kept;
+        let only_kept =
+            self.check.figure.is_none() && self.check.of.unwrap_or_default() == Of::Kept;
         let wanted = &self.check.group;
         if wanted.is_some() && wanted.as_deref() != group || only_kept && !kept {
             return;
@@ -178,17 +164,17 @@ impl<'a> SampleAggregate<'a> {
     fn value(&self) -> Option<f64> {
         let share = |part: u64| part as f64 / self.count.max(1) as f64;
         let present = |value: f64| (self.present > 0).then_some(value);
-        match self.aggregate {
-            Aggregate::Figure(Figure::Samples) => Some(self.count as f64),
-            Aggregate::Figure(Figure::SamplesKept) => Some(self.kept as f64),
+        match (self.check.figure, self.check.take.unwrap_or_default()) {
+            (Some(Figure::Samples), _) => Some(self.count as f64),
+            (Some(Figure::SamplesKept), _) => Some(self.kept as f64),
             // A group without samples is probably misspelt.
-            Aggregate::Figure(_) => {
+            (Some(_), _) => {
                 (self.count > 0 || self.check.group.is_none()).then(|| share(self.kept))
             }
-            Aggregate::Value(Take::Mean) => present(self.sum / self.present.max(1) as f64),
-            Aggregate::Value(Take::Min) => present(self.least),
-            Aggregate::Value(Take::Max) => present(self.most),
-            Aggregate::Value(Take::MissingShare) => {
+            (None, Take::Mean) => present(self.sum / self.present.max(1) as f64),
+            (None, Take::Min) => present(self.least),
+            (None, Take::Max) => present(self.most),
+            (None, Take::MissingShare) => {
                 (self.count > 0).then(|| share(self.count - self.present))
             }
         }

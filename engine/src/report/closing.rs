@@ -34,15 +34,13 @@ pub fn closing_table(
     let mut line = |name: &str, value: String| text += &closing_line(name, &value);
     let (verb, rows, windows) = match &summary.shard {
         Some(shard) => {
-            let done = format!(
-                "{shard}: {} work units = {} new + {} reused + {} by other processes",
-                count(shard.units),
-                count(shard.units_scored),
-                count(shard.units_reused),
-                count(shard.units_by_others),
-                shard = format_args!("{}/{}", shard.index, shard.count),
+            let numbers =
+                [shard.units, shard.units_scored, shard.units_reused, shard.units_by_others];
+            let [all, new, reused, others] = numbers.map(count);
+            let sum = format!(
+                "{all} work units = {new} new + {reused} reused + {others} by other processes"
             );
-            line("shard", done);
+            line("shard", format!("{}/{}: {sum}", shard.index, shard.count));
             let windows = summary.windows_scored + summary.windows_reused;
             ("scored", shard.rows_scored, windows)
         }
@@ -55,25 +53,17 @@ pub fn closing_table(
         line("bad files", format!("{files} could not be opened, see quarantine/files.parquet"));
     }
     line("windows", equation(summary.windows_total, verb, windows, &summary.windows_dropped, 0));
-    line(
-        "scored",
-        format!(
-            "{} new windows, {} reused{}",
-            count(summary.windows_scored),
-            count(summary.windows_reused),
-            summary.kernel.as_ref().map_or(String::new(), |kernel| format!(", kernel {kernel}"))
-        ),
-    );
+    let kernel = summary.kernel.as_ref().map(|kernel| format!(", kernel {kernel}"));
+    let [new, reused] = [summary.windows_scored, summary.windows_reused].map(count);
+    line("scored", format!("{new} new windows, {reused} reused{}", kernel.unwrap_or_default()));
     for (measure, windows) in &summary.windows_not_measured {
         line("skipped", format!("{} windows rejected by guards before {measure}", count(*windows)));
     }
     for (measure, windows) in &summary.windows_not_sampled {
         line("sampled", format!("{} windows are not in the sample of {measure}", count(*windows)));
     }
-    line(
-        "tokens",
-        format!("{} read, {} scored", count(summary.tokens_total), count(summary.tokens_scored)),
-    );
+    let [all, scored] = [summary.tokens_total, summary.tokens_scored].map(count);
+    line("tokens", format!("{all} read, {scored} scored"));
     if summary.shard.is_none() {
         let unranked = match summary.windows_kept_not_measured {
             0 => String::new(),
@@ -112,23 +102,16 @@ pub fn closing_table(
         } else {
             format!("{} of the checkpoint read", bytes(table.checkpoint_bytes_read))
         };
-        let used = format!(
-            "{} of {} used, {} rows; {read}",
-            bytes(table.bytes_used),
-            bytes(table.bytes),
-            count(table.rows_used)
-        );
-        line("table", used);
+        let [used, all] = [table.bytes_used, table.bytes].map(bytes);
+        line("table", format!("{used} of {all} used, {} rows; {read}", count(table.rows_used)));
     }
     if let Some(devices) = &summary.devices {
         for device in &devices.list {
             line("device", device_line(device, summary.seconds));
         }
-        let steps: Vec<String> = devices
-            .steps
-            .iter()
-            .map(|(step, number)| format!("{} {step}", count(*number)))
-            .collect();
+        let steps = devices.steps.iter();
+        let steps: Vec<String> =
+            steps.map(|(step, number)| format!("{} {step}", count(*number))).collect();
         if !steps.is_empty() {
             line("steps", steps.join(", "));
         }

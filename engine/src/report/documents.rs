@@ -130,7 +130,6 @@ impl DocumentChanges {
         self.listed.truncate(limit);
     }
 
-    /// Describes how documents of the two runs were matched.
     fn matching(&self) -> String {
         match (self.matched_by_id, self.matched_by_row) {
             (0, 0) => String::new(),
@@ -149,7 +148,7 @@ type RunWithManifest<'a> = (&'a RunDirectory, &'a Manifest);
 
 /// A run with its records indexed: a corpus has tens of thousands of files and parts.
 struct Records<'a> {
-    run: RunWithManifest<'a>,
+    directory: &'a RunDirectory,
     /// Run directory of the scores: its own, or that of `--scores-from`.
     scores: RunDirectory,
     /// Work units by input file, in the order of the manifest.
@@ -159,8 +158,7 @@ struct Records<'a> {
 }
 
 impl<'a> Records<'a> {
-    fn new(run: RunWithManifest<'a>) -> Result<Self> {
-        let (directory, manifest) = run;
+    fn new((directory, manifest): RunWithManifest<'a>) -> Result<Self> {
         let mut units: BTreeMap<&str, Vec<&UnitRecord>> = BTreeMap::new();
         for record in &manifest.units {
             units.entry(&record.file).or_default().push(record);
@@ -168,7 +166,7 @@ impl<'a> Records<'a> {
         let selection = manifest.selection.iter().map(|part| (part.path.as_str(), part)).collect();
         let scores = manifest.scores_directory(directory)?;
         let choice = SelectionSettings::from_manifest(manifest, &scores)?;
-        Ok(Self { run, scores, units, selection, choice })
+        Ok(Self { directory, scores, units, selection, choice })
     }
 
     /// Returns whether a statistic belongs to a measure that runs after a guard.
@@ -355,11 +353,8 @@ fn each_id(records: &Records<'_>, mut each: impl FnMut(&str)) -> Result<()> {
 }
 
 /// Returns the names that all sets have; none without a set.
-fn intersection<'s>(mut sets: impl Iterator<Item = &'s BTreeSet<String>>) -> Vec<&'s str> {
-    let Some(first) = sets.next() else { return Vec::new() };
-    let others: Vec<_> = sets.collect();
-    let in_all = first.iter().filter(|name| others.iter().all(|set| set.contains(*name)));
-    in_all.map(String::as_str).collect()
+fn intersection<'s>(sets: impl Iterator<Item = &'s BTreeSet<String>>) -> BTreeSet<String> {
+    sets.cloned().reduce(|all, own| &all & &own).unwrap_or_default()
 }
 
 /// Returns the outcomes of the documents of a run with one input file, by row.
@@ -367,43 +362,38 @@ pub(crate) fn document_outcomes(
     directory: &RunDirectory,
     manifest: &Manifest,
 ) -> Result<BTreeMap<i64, DocumentOutcome>> {
-    let records = Records::new((directory, manifest))?;
-    let files: BTreeSet<&str> = records.units.keys().copied().collect();
+    let (records, none) = (Records::new((directory, manifest))?, BTreeSet::new());
     let mut all = BTreeMap::new();
-    for file in files {
-        all.append(&mut outcomes_of_file(&records, file, &[], &[])?.by_row);
+    for file in records.units.keys() {
+        all.append(&mut outcomes_of_file(&records, file, &none, &none)?.by_row);
     }
     Ok(all)
 }
 
 /// Returns the statistics that a run has for all windows of a file; `None` if it has no scores of the file.
 fn statistics(records: &Records<'_>, file: &str) -> Result<Option<BTreeSet<String>>> {
-    let mut all: Option<BTreeSet<String>> = None;
-    for record in records.units.get(file).into_iter().flatten() {
+    let own = |record: &&UnitRecord| -> Result<BTreeSet<String>> {
         let own = scores::statistics(&records.scores.root.join(&record.scores.path))?;
-        let own: BTreeSet<String> = own.into_iter().collect();
-        all = Some(match all {
-            Some(all) => all.intersection(&own).cloned().collect(),
-            None => own,
-        });
-    }
-    Ok(all)
+        Ok(own.into_iter().collect())
+    };
+    let all = records.units.get(file).into_iter().flatten().map(own);
+    let all: Vec<BTreeSet<String>> = all.collect::<Result<_>>()?;
+    Ok((!all.is_empty()).then(|| intersection(all.iter())))
 }
 
-/// Returns the outcomes of the documents of a file. `compared`: statistics that are compared with the same file; `common`: the
-/// part of `compared` that all files have.
+/// `compared`: statistics that are compared with the same file; `common`: the part of them that all files have.
 fn outcomes_of_file(
     records: &Records<'_>,
     file: &str,
-    compared: &[&str],
-    common: &[&str],
+    compared: &BTreeSet<String>,
+    common: &BTreeSet<String>,
 ) -> Result<FileOutcomes> {
-    let guarded: Vec<bool> = compared.iter().map(|name| records.is_guarded(name)).collect();
-    let is_common: Vec<bool> = compared.iter().map(|name| common.contains(name)).collect();
-    let Records { run: (directory, manifest), scores: of_units, units, selection, choice } =
-        records;
+    let properties = compared.iter().map(|name| (records.is_guarded(name), common.contains(name)));
+    let properties: Vec<(bool, bool)> = properties.collect();
+    let compared: Vec<&str> = compared.iter().map(String::as_str).collect();
+    let Records { directory, scores: of_units, units, selection, choice } = records;
     let mut outcomes = FileOutcomes::default();
-    let documents = manifest.lock.settings["output"]["samples"] == "documents";
+    let documents = choice.documents;
     let of_outcome = |fate: String| DocumentOutcome { fate, ..DocumentOutcome::default() };
     for record in units.get(file).into_iter().flatten() {
         if let Some(part) = &record.quarantine {
@@ -430,7 +420,7 @@ fn outcomes_of_file(
         }
         let (mut last_document, mut last_row) = (-1, -1);
         let path = of_units.root.join(&record.scores.path);
-        scores::read(&path, compared, |window| {
+        scores::read(&path, &compared, |window| {
             let row = window.input_row as i64;
             if std::mem::replace(&mut last_row, row) != row {
                 outcomes.add_id(file, window.input_row, window.id);
@@ -439,12 +429,9 @@ fn outcomes_of_file(
             document.windows += 1;
             let sample = (!documents).then_some(window.window as i32);
             let Some((reason, score)) = decisions.get(&(row, sample)) else { return Ok(()) };
-            // Another run of the same scores with other guards may have measured some skipped windows; nothing depends
-            // on them.
+            // Another run of the same scores with other guards may have measured some skipped windows.
             let skipped = reason.as_ref().is_some_and(|reason| choice.is_early_rejection(reason));
-            for ((value, guarded), is_common) in
-                window.statistics.iter().zip(&guarded).zip(&is_common)
-            {
+            for (value, (guarded, is_common)) in window.statistics.iter().zip(&properties) {
                 let bits = match value {
                     Some(value) if !(skipped && *guarded) => value.to_bits(),
                     _ => NONE,
@@ -478,7 +465,6 @@ fn outcomes_of_file(
     Ok(outcomes)
 }
 
-/// Adds a value to the digest of a sequence.
 fn digest(before: u64, value: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     (before, value).hash(&mut hasher);

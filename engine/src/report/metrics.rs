@@ -1,5 +1,4 @@
-//! Metrics of the current and the last run for Prometheus' textfile collector (`--metrics-textfile`); a job started by
-//! cron cannot be scraped.
+//! Metrics of a run for Prometheus' textfile collector (`--metrics-textfile`): a job started by cron cannot be scraped.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -48,8 +47,7 @@ fn running(pipeline: &str, snapshot: ProgressSnapshot, before: &str) -> String {
     page.text
 }
 
-/// Replaces the file at `path` atomically with the metrics of a finished run of `pipeline`. After a failure the time
-/// of the last success is kept from the old file.
+/// Writes the metrics of a finished run of `pipeline`. After a failure the time of the last success is kept.
 pub fn write(path: &Path, pipeline: &str, summary: &Summary) -> Result<()> {
     let before = files::read_if_present(path)?.unwrap_or_default();
     let text = text(pipeline, summary, clock::seconds(), &String::from_utf8_lossy(&before));

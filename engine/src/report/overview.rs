@@ -27,6 +27,7 @@ use serde_json::Value;
 use crate::base::counts::Counts;
 use crate::base::error::Result;
 use crate::base::text::count;
+use crate::dataset::units::WorkUnit;
 use crate::plan::options::PlanOptions;
 use crate::plan::{Plan, explain};
 use crate::report::amount::Amount;
@@ -36,7 +37,7 @@ use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::{Manifest, not_finished};
 use crate::run_directory::selected;
 use crate::run_directory::summary::Summary;
-use crate::run_directory::units::{self, Part, UnitRecord};
+use crate::run_directory::units::{self, InputIdentity, Part};
 use crate::spec::Overrides;
 use amounts::OtherAmount;
 use choice::SelectionSettings;
@@ -97,8 +98,7 @@ pub(crate) struct Overview {
     groups: Vec<GroupReport>,
     /// Number of groups combined in the last entry of `groups`; 0 if all are shown.
     groups_together: u64,
-    /// If the score is the minimum of its terms: by statistic, how often it was the minimum, for kept samples and for
-    /// those below the threshold, in the shown groups.
+    /// If the score is the minimum of its terms: how often each was, for kept samples and for those below the threshold.
     weakest: Vec<(String, [u64; 2])>,
     /// By label of `output.report_by`: all samples, and the kept ones.
     labels: Option<KeptByLabel>,
@@ -109,8 +109,7 @@ pub(crate) struct Overview {
     amounts: Vec<OtherAmount>,
     /// Rows that could not be scored, by code.
     quarantined: BTreeMap<String, u64>,
-    /// Reason for which texts and labels are missing: the input cannot be read, or files have changed since they were
-    /// scored.
+    /// Reason for which texts and labels are missing: the input cannot be read, or files have changed.
     without_input: Option<String>,
 }
 
@@ -167,20 +166,7 @@ impl Overview {
         };
         let shown = groups::shown(calibration, &summary.drift);
         let plan = sources.input.as_ref().ok().copied();
-        let by_name: HashMap<String, usize> = plan.map_or_else(HashMap::new, |plan| {
-            let names = plan.units.iter().enumerate().map(|(index, unit)| (unit.name(), index));
-            // Units that changed after they were scored are excluded.
-            let same = |record: &&UnitRecord, index: usize| {
-                units::identity(&plan.dataset, &plan.units[index]) == record.input
-            };
-            let records: HashMap<&str, &UnitRecord> =
-                manifest.units.iter().map(|record| (record.unit.as_str(), record)).collect();
-            names
-                .filter(|(name, index)| {
-                    records.get(name.as_str()).is_some_and(|record| same(record, *index))
-                })
-                .collect()
-        });
+        let by_name = plan.map_or_else(HashMap::new, |plan| unchanged_units(plan, manifest));
         let column = manifest.lock.settings["output"]["report_by"].as_str();
         let parts = manifest.selection.iter().zip(&tables).filter_map(|(part, path)| {
             let name = part.path.strip_prefix("selection/part-")?.strip_suffix(".parquet")?;
@@ -275,6 +261,17 @@ impl Overview {
     }
 }
 
+/// Returns the indices of the units in the plan, by name, without those that changed after they were scored.
+fn unchanged_units(plan: &Plan, manifest: &Manifest) -> HashMap<String, usize> {
+    let inputs = manifest.units.iter().map(|record| (record.unit.as_str(), &record.input));
+    let inputs: HashMap<&str, &InputIdentity> = inputs.collect();
+    let unchanged = |(index, unit): (usize, &WorkUnit)| {
+        let (name, input) = (unit.name(), units::identity(&plan.dataset, unit));
+        (inputs.get(name.as_str()) == Some(&&input)).then_some((name, index))
+    };
+    plan.units.iter().enumerate().filter_map(unchanged).collect()
+}
+
 /// Returns the properties of each group; only shown ones have a scorer.
 fn known<'a>(
     choice: &SelectionSettings,
@@ -289,8 +286,7 @@ fn known<'a>(
     calibration.groups.iter().map(rules).collect()
 }
 
-/// Describes input files that changed after they were scored: their number, and the name of the first. `same`:
-/// unchanged units.
+/// Describes input files that changed after they were scored. `same`: unchanged units.
 fn changed(manifest: &Manifest, same: &HashMap<String, usize>) -> Option<String> {
     let all: BTreeSet<&str> = manifest.units.iter().map(|record| record.file.as_str()).collect();
     let others = manifest.units.iter().filter(|record| !same.contains_key(&record.unit));

@@ -245,8 +245,7 @@ mod filters {
 }
 
 impl Page {
-    /// Renders the file. Control characters and those that change the direction of text are shown as escapes; tabs and
-    /// line breaks stay.
+    /// Renders the file. Control characters, also those of text direction, are escaped, except tabs and line breaks.
     pub(crate) fn html(&self) -> String {
         let html = self.render().expect("templates write to memory").replace("\r\n", "\n");
         let mut safe = String::with_capacity(html.len());

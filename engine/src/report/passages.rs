@@ -26,14 +26,10 @@ pub(crate) struct Passage {
 }
 
 impl Passage {
-    /// Describes how much of the passage is counted.
     pub(crate) fn in_words(&self) -> String {
-        let (start, all) = (count(self.start as u64), count((self.end - self.start) as u64));
-        format!(
-            "{} of {all} {} counted, starting at {start}",
-            count(self.counted as u64),
-            self.unit
-        )
+        let numbers = [self.counted, self.end - self.start, self.start];
+        let [counted, all, start] = numbers.map(|number| count(number as u64));
+        format!("{counted} of {all} {} counted, starting at {start}", self.unit)
     }
 }
 

@@ -1,5 +1,4 @@
-//! `longsift whatif`: evaluates other score and filter settings on the statistics of a finished run. Selects as a run
-//! does, without writing.
+//! `longsift whatif`: evaluates other score and filter settings on a finished run. Selects as a run does.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -26,7 +25,6 @@ use crate::spec::pipeline::Samples;
 use crate::spec::rules::AMOUNTS;
 use crate::spec::{Overrides, Spec};
 
-/// Effect of other settings.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct WhatIf {
     /// Settings that differ from those of the run, a line each.
@@ -63,7 +61,6 @@ struct GroupChange {
     thresholds_then: Vec<Option<f64>>,
 }
 
-/// A sample that enters or leaves the selection.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct MovedSample {
     id: String,
@@ -87,9 +84,6 @@ struct UnitCounts {
 }
 
 /// Evaluates the settings of a run with `overrides`. `listed`: maximum number of samples listed each way.
-///
-/// # Errors
-/// Fails if the run is not finished, the settings are invalid, or they change something on which the scores depend.
 pub(crate) fn whatif(
     directory: &RunDirectory,
     overrides: &Overrides,
@@ -143,7 +137,6 @@ pub(crate) fn whatif(
     let counter = Counter {
         plan: &plan,
         manifest: &manifest,
-        directory,
         scores: &scores,
         records: &records,
         selection: &selection,
@@ -179,8 +172,7 @@ pub(crate) fn whatif(
     })
 }
 
-/// Prepends overrides that remove the settings which the given ones replace, such as those of another formula or another
-/// kind of amount.
+/// Prepends overrides that remove the settings which the given ones replace, such as those of another formula.
 fn with_removals(overrides: &Overrides, manifest: &Manifest) -> Overrides {
     let recorded = pipeline_lock::flat(&manifest.lock.settings);
     let given: Vec<(&str, &str)> =
@@ -244,11 +236,8 @@ fn changes(spec: &Spec, manifest: &Manifest) -> Result<Vec<String>> {
 
 fn not_available(why: Vec<String>, there: usize, all: usize) -> Failure {
     let (message, hint) = if why.is_empty() {
-        let message = format!(
-            "the input changed after it was scored: {} of {} work units have scores",
-            count(there as u64),
-            count(all as u64)
-        );
+        let units = format!("{} of {} work units", count(there as u64), count(all as u64));
+        let message = format!("the input changed after it was scored: {units} have scores");
         (message, "run the pipeline again; only changed work units are scored")
     } else {
         let message = "this setting requires a new run".to_owned();
@@ -260,7 +249,6 @@ fn not_available(why: Vec<String>, there: usize, all: usize) -> Failure {
 struct Counter<'a> {
     plan: &'a Plan,
     manifest: &'a Manifest,
-    directory: &'a RunDirectory,
     scores: &'a RunDirectory,
     records: &'a [UnitRecord],
     selection: &'a Selection,
@@ -306,7 +294,7 @@ impl Counter<'_> {
         )?;
         let mut samples = self.selection.unit_samples(self.plan, unit, &windows)?.into_iter();
         let path = format!("selection/part-{}.parquet", record.unit);
-        let path = self.directory.root.join(path);
+        let path = self.plan.directory.root.join(path);
         selected::read(&path, |now| {
             let Some(then) = samples
                 .next()
@@ -331,18 +319,13 @@ impl Counter<'_> {
         counted: &mut UnitCounts,
     ) {
         let amount = Amount { samples: 1, tokens: then.tokens };
-        let value = then.group.as_deref().map(str::to_owned);
-        let change = counted.groups.entry(value).or_default();
+        let group = then.group.as_deref().map(str::to_owned);
+        let change = counted.groups.entry(group.clone()).or_default();
         change.all.add(amount);
         let (is, will) = (now.reason.is_none(), then.keep());
-        if is {
-            change.now.add(amount);
-        }
-        if will {
-            change.then.add(amount);
-        }
-        if is && will {
-            change.both.add(amount);
+        let Change { now: kept_now, then: kept_then, both, .. } = change;
+        for (counts, kept) in [(is, kept_now), (will, kept_then), (is && will, both)] {
+            kept.add(if counts { amount } else { Amount::default() });
         }
         if is == will || self.listed == 0 {
             return;
@@ -351,7 +334,7 @@ impl Counter<'_> {
         let moved = MovedSample {
             id: now.id.to_owned(),
             window: now.window,
-            group: then.group.as_deref().map(str::to_owned),
+            group,
             tokens: then.tokens,
             score_now: finite(now.score),
             score_then: finite(then.score),
@@ -429,22 +412,15 @@ impl fmt::Display for WhatIf {
         }
         rows.push(row("all".to_owned(), &self.total, String::new()));
         table(&rows).iter().try_for_each(|line| writeln!(f, "{line}"))?;
-        if groups.len() > MAX_PRINTED_GROUPS {
-            writeln!(
-                f,
-                "and {} smaller groups",
-                count((groups.len() - MAX_PRINTED_GROUPS) as u64)
-            )?;
+        let smaller = groups.len().saturating_sub(MAX_PRINTED_GROUPS);
+        if smaller > 0 {
+            writeln!(f, "and {} smaller groups", count(smaller as u64))?;
         }
         let Change { now, then, both, .. } = self.total;
         let either = now.samples + then.samples - both.samples;
-        writeln!(
-            f,
-            "overlap: {} of {} samples of either selection ({:.1} %)",
-            count(both.samples),
-            count(either),
-            100.0 * both.samples as f64 / either.max(1) as f64
-        )?;
+        let share = 100.0 * both.samples as f64 / either.max(1) as f64;
+        let [both, either] = [both.samples, either].map(count);
+        writeln!(f, "overlap: {both} of {either} samples of either selection ({share:.1} %)")?;
         for (name, list) in [("enters", &self.entering), ("leaves", &self.leaving)] {
             list.iter().try_for_each(|moved| writeln!(f, "{name}  {moved}"))?;
         }

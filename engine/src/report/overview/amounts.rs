@@ -71,8 +71,7 @@ impl Scores {
     }
 }
 
-/// Returns whether a minimum score can replace the amount of a run without changing scores or candidates. It cannot with a
-/// saved calibration, which sets the thresholds; with budgets, which exclude samples of other lengths; or with random scores.
+/// Returns whether a minimum score can replace the amount: not with thresholds of a calibration, budgets or random scores.
 pub(super) fn is_exact(choice: &SelectionSettings) -> bool {
     let is_calibrated = choice.score.calibration.is_some();
     !is_calibrated && choice.filter.budgets.is_none() && !choice.terms.is_empty()

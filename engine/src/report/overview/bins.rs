@@ -7,72 +7,16 @@ use serde::Serialize;
 
 pub(super) const MAX_BINS: i64 = 64;
 
-/// Scale of bins: bin `i` holds the values from `i · 2^exponent` to `(i + 1) · 2^exponent`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct BinScale {
+/// Counts by bin and by kind. Bin `i` holds the values from `i · 2^exponent` to `(i + 1) · 2^exponent`. It is stored at its number
+/// modulo the maximum number of bins, so that no two bins collide.
+#[derive(Clone, Debug)]
+pub(super) struct BinSums<const KINDS: usize> {
     exponent: i32,
     /// Lowest and highest bin; `None` before the first value.
     range: Option<(i64, i64)>,
     max_bins: i64,
-}
-
-impl BinScale {
-    fn new(max_bins: i64) -> Self {
-        Self { exponent: -1000, range: None, max_bins }
-    }
-
-    /// Extends the scale to a finite value. Returns its bin and the power of two by which the bins have widened.
-    fn add(&mut self, value: f64) -> (i64, u32) {
-        // Values have at most 53 significant bits, so the bin number is an integer without rounding.
-        let own = if value == 0.0 { i32::MIN } else { exponent(value) - 52 };
-        let before = self.exponent;
-        self.widen((own - before.min(own)) as u32);
-        let scaled = (value * 2.0_f64.powi(-self.exponent)).floor();
-        // Negative values that round to 0 belong to the bin below 0.
-        let bin = if value < 0.0 && scaled == 0.0 { -1 } else { scaled as i64 };
-        let wider = self.include(bin, bin);
-        (shifted(bin, wider), (self.exponent - before) as u32)
-    }
-
-    /// Extends the range. Returns the power of two by which the bins have widened.
-    fn include(&mut self, low: i64, high: i64) -> u32 {
-        let (own_low, own_high) = self.range.unwrap_or((low, high));
-        let (mut low, mut high, before) = (low.min(own_low), high.max(own_high), self.exponent);
-        while high - low >= self.max_bins {
-            (low, high) = (low >> 1, high >> 1);
-            self.exponent += 1;
-        }
-        self.range = Some((low, high));
-        (self.exponent - before) as u32
-    }
-
-    fn widen(&mut self, by: u32) {
-        self.exponent += by as i32;
-        self.range = self.range.map(|(low, high)| (shifted(low, by), shifted(high, by)));
-    }
-
-    /// Extends the scale to the range of another. Returns the powers of two by which the bins of both have widened.
-    fn join(&mut self, other: &Self) -> (u32, u32) {
-        let Some((low, high)) = other.range else { return (0, 0) };
-        let before = self.exponent;
-        self.widen((other.exponent - before).max(0) as u32);
-        let of_other = (self.exponent - other.exponent) as u32;
-        self.include(shifted(low, of_other), shifted(high, of_other));
-        ((self.exponent - before) as u32, (self.exponent - other.exponent) as u32)
-    }
-
-    fn value(&self, bin: i64) -> f64 {
-        bin as f64 * self.width()
-    }
-
-    fn width(&self) -> f64 {
-        2.0_f64.powi(self.exponent)
-    }
-}
-
-/// Returns the number of a bin on a scale whose bins are 2^`by` times as wide.
-fn shifted(bin: i64, by: u32) -> i64 {
-    bin >> by.min(63)
+    /// Empty before the first value.
+    sums: Vec<[u64; KINDS]>,
 }
 
 /// Returns the exponent of the largest power of two that is not above the magnitude of a number other than 0.
@@ -81,22 +25,13 @@ fn exponent(value: f64) -> i32 {
     ((value.to_bits() >> 52) & 0x7ff) as i32 - 1023
 }
 
-/// Counts by bin of a scale and by kind. A bin is stored at its number modulo the maximum number of bins, so that no two bins
-/// collide.
-#[derive(Clone, Debug)]
-pub(super) struct BinSums<const KINDS: usize> {
-    scale: BinScale,
-    /// Empty before the first value.
-    sums: Vec<[u64; KINDS]>,
-}
-
 impl<const KINDS: usize> BinSums<KINDS> {
     pub(super) fn new(max_bins: i64) -> Self {
-        Self { scale: BinScale::new(max_bins), sums: Vec::new() }
+        Self { exponent: -1000, range: None, max_bins, sums: Vec::new() }
     }
 
     fn slot(&self, bin: i64) -> usize {
-        bin.rem_euclid(self.scale.max_bins) as usize
+        bin.rem_euclid(self.max_bins) as usize
     }
 
     /// Adds to the bin of a value if it is finite.
@@ -104,57 +39,68 @@ impl<const KINDS: usize> BinSums<KINDS> {
         if !value.is_finite() {
             return;
         }
-        let before = self.scale.range;
-        let (bin, wider) = self.scale.add(value);
-        self.widen(before, wider);
-        self.add_to_bin(bin, more);
-    }
-
-    fn add_to_bin(&mut self, bin: i64, more: [u64; KINDS]) {
-        let slot = self.slot(bin);
-        self.sums[slot].iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
+        // Values have at most 53 significant bits, so the bin number is an integer without rounding.
+        let own = if value == 0.0 { i32::MIN } else { exponent(value) - 52 };
+        self.widen_to(own);
+        let scaled = (value * 2.0_f64.powi(-self.exponent)).floor();
+        // Negative values that round to 0 belong to the bin below 0.
+        let bin = if value < 0.0 && scaled == 0.0 { -1 } else { scaled as i64 };
+        self.add_to_bin(bin, self.exponent, more);
     }
 
     pub(super) fn append(&mut self, other: &Self) {
-        if other.sums.is_empty() {
-            return;
+        if other.range.is_some() {
+            self.widen_to(other.exponent);
         }
-        let before = self.scale.range;
-        let (own, theirs) = self.scale.join(&other.scale);
-        self.widen(before, own);
-        for (bin, more) in other.bins() {
-            self.add_to_bin(shifted(bin, theirs), more);
-        }
+        other.bins().for_each(|(bin, more)| self.add_to_bin(bin, other.exponent, more));
     }
 
-    /// Moves the sums from the bins of `before` to the current bins.
-    fn widen(&mut self, before: Option<(i64, i64)>, by: u32) {
-        if before.is_some() && by == 0 {
+    /// Adds to a bin of a scale that is not wider than this one.
+    fn add_to_bin(&mut self, bin: i64, exponent: i32, more: [u64; KINDS]) {
+        let shifted = |bins: &Self| bin >> (bins.exponent - exponent).min(63);
+        let bin = shifted(self);
+        let (low, high) = self.range.unwrap_or((bin, bin));
+        let (mut low, mut high, mut wide) = (low.min(bin), high.max(bin), self.exponent);
+        while high - low >= self.max_bins {
+            (low, high, wide) = (low >> 1, high >> 1, wide + 1);
+        }
+        self.widen_to(wide);
+        self.sums.resize(self.max_bins as usize, [0; KINDS]);
+        self.range = Some((low, high));
+        let slot = self.slot(shifted(self));
+        self.sums[slot].iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
+    }
+
+    /// Moves the sums to bins of at least this width.
+    fn widen_to(&mut self, exponent: i32) {
+        if exponent <= self.exponent {
             return;
         }
-        let empty = vec![[0; KINDS]; self.scale.max_bins as usize];
-        let sums = std::mem::replace(&mut self.sums, empty);
-        for bin in before.map(|(low, high)| low..=high).into_iter().flatten() {
-            self.add_to_bin(shifted(bin, by), sums[self.slot(bin)]);
-        }
+        let mut wider = Self { exponent, ..Self::new(self.max_bins) };
+        self.bins().for_each(|(bin, sums)| wider.add_to_bin(bin, self.exponent, sums));
+        *self = wider;
+    }
+
+    fn width(&self) -> f64 {
+        2.0_f64.powi(self.exponent)
     }
 
     /// Returns the sums of the bins from the highest to the lowest, including empty ones, each with its lower bound.
     pub(super) fn descending(&self) -> impl Iterator<Item = (f64, [u64; KINDS])> {
-        self.bins().rev().map(|(bin, sums)| (self.scale.value(bin), sums))
+        self.bins().rev().map(|(bin, sums)| (bin as f64 * self.width(), sums))
     }
 
     /// Returns the bins from the lowest to the highest, including empty ones.
     fn bins(&self) -> impl DoubleEndedIterator<Item = (i64, [u64; KINDS])> {
-        let range = self.scale.range.map(|(low, high)| low..=high);
+        let range = self.range.map(|(low, high)| low..=high);
         range.into_iter().flatten().map(|bin| (bin, self.sums[self.slot(bin)]))
     }
 
     pub(super) fn histogram(&self) -> Option<ReportHistogram> {
-        let (low, _) = self.scale.range?;
+        let (low, _) = self.range?;
         Some(ReportHistogram {
-            from: self.scale.value(low),
-            width: self.scale.width(),
+            from: low as f64 * self.width(),
+            width: self.width(),
             counts: self.bins().map(|(_, counts)| counts.to_vec()).collect(),
         })
     }

@@ -1,5 +1,4 @@
-//! Selection settings of a run: the terms of its score, its guards and its budget, from the manifest and the
-//! calibration.
+//! Selection settings of a run, from the manifest and the calibration: terms of its score, guards, budget.
 
 use longsift_stages::contract::{Column, Kind};
 use longsift_stages::filter::guards::Bounds;
@@ -64,8 +63,7 @@ impl SelectionSettings {
         Ok(Self { score, filter, terms, combine, documents, columns })
     }
 
-    /// Returns whether a sample with this reason was rejected by a guard before a measure, which was therefore
-    /// skipped.
+    /// Returns whether a sample with this reason was rejected before a measure, which was therefore skipped.
     pub(crate) fn is_early_rejection(&self, reason: &str) -> bool {
         let refused = reason.strip_prefix("guard_");
         let mut early = self.filter.guards.iter().filter(|guard| guard.before.is_some());

@@ -14,21 +14,16 @@ pub(super) const COLOURS: [&str; OUTCOMES] = [colour::BLUE, colour::PALE, colour
 
 const NAMES: [&str; OUTCOMES] = ["kept", "below the threshold", "rejected or without a score"];
 
-/// Returns the legend of [`histogram`] and [`waterfall`].
 pub(super) fn legend() -> Block {
     let swatches = NAMES.into_iter().zip(COLOURS).map(|(name, fill)| Swatch::new(name, fill));
     let dashed = Swatch::dashed("threshold or bound of a guard");
     Block::Legend(swatches.chain([dashed]).collect())
 }
 
-pub(super) struct WaterfallStep {
-    pub(super) name: String,
-    pub(super) number: u64,
-    pub(super) fill: &'static str,
-}
+/// Name, amount and colour.
+pub(super) type WaterfallStep = (String, u64, &'static str);
 
-/// Draws the total, the amounts lost by reason and the remainder. The last step is the remainder; each of the others
-/// begins where the previous one ended.
+/// Draws the total, the amounts lost, each of which begins where the previous one ended, and the remainder.
 pub(super) fn waterfall(label: &str, all: u64, steps: &[WaterfallStep]) -> Bars {
     let bar = |name: &str, number: u64, right: u64, fill: &str| {
         let part = |number: u64| number as f64 / all.max(1) as f64;
@@ -37,15 +32,10 @@ pub(super) fn waterfall(label: &str, all: u64, steps: &[WaterfallStep]) -> Bars 
     };
     let mut rows = vec![bar(label, all, all, colour::PALE)];
     let mut right = all;
-    for (index, step) in steps.iter().enumerate() {
+    for (index, (name, number, fill)) in steps.iter().enumerate() {
         let is_last = index + 1 == steps.len();
-        rows.push(bar(
-            &step.name,
-            step.number,
-            if is_last { step.number } else { right },
-            step.fill,
-        ));
-        right = right.saturating_sub(step.number);
+        rows.push(bar(name, *number, if is_last { *number } else { right }, fill));
+        right = right.saturating_sub(*number);
     }
     Bars { rows, ..Bars::default() }
 }
@@ -140,8 +130,8 @@ mod tests {
 
     #[test]
     fn the_last_waterfall_step_is_the_remainder() {
-        let step = |name: &str, number, fill| WaterfallStep { name: name.to_owned(), number, fill };
-        let steps = [step("<b>", 3, colour::ORANGE), step("kept", 1, colour::BLUE)];
+        let steps = [("<b>", 3, colour::ORANGE), ("kept", 1, colour::BLUE)];
+        let steps = steps.map(|(name, number, fill)| (name.to_owned(), number, fill));
         let html = Block::Bars(waterfall("rows", 4, &steps)).render().unwrap();
         assert!(html.contains("3 · 75.0 %") && !html.contains("<b>"), "{html}");
         assert!(html.contains(r#"<rect x="250" y="0" width="750""#), "{html}");

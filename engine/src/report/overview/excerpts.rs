@@ -13,13 +13,11 @@ use crate::plan::Plan;
 
 /// Maximum number of characters shown of each end.
 const MAX_CHARACTERS: usize = 320;
-/// Maximum number of bytes of each end on a page. Control characters are written as escapes, so characters alone do
-/// not bound the size of a page.
+/// Maximum number of bytes of each end on a page, where control characters are written as escapes.
 const MAX_BYTES: usize = 4 * MAX_CHARACTERS;
 /// Maximum number of tokens shown of each end if documents are token ids.
 const MAX_TOKENS: usize = 24;
 
-/// Beginning and end of a text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Excerpt {
     pub(crate) head: String,
@@ -71,7 +69,6 @@ fn fitting(letters: impl Iterator<Item = char>) -> usize {
     bytes.take_while(|bytes| *bytes <= MAX_BYTES).count()
 }
 
-/// Access to the texts of samples.
 pub(super) struct Texts<'a> {
     /// Plan of the input; `None` if no texts are shown.
     pub(super) plan: Option<&'a Plan>,

@@ -21,8 +21,7 @@ const MAX_GROUPS: usize = 24;
 
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct GroupReport {
-    /// Value of the column; null for rows without one, for the only group of a run without groups, and for all other
-    /// groups combined.
+    /// Value of the column; null for rows without one, without groups, and for all other groups combined.
     pub(crate) value: Option<String>,
     /// Whether it combines all groups that are not shown separately.
     pub(crate) others: bool,
@@ -61,8 +60,7 @@ pub(crate) struct ShownSample {
     pub(crate) text: Option<Excerpt>,
 }
 
-/// Returns the groups that are shown separately: those with the most samples, sorted by value. If the calibration
-/// comes from an earlier run, `drift` has the sample counts.
+/// Returns the groups with the most samples, by value. With an earlier calibration, `drift` has the sample counts.
 pub(super) fn shown<'c>(
     calibration: &'c Calibration,
     drift: &[GroupDrift],
@@ -164,7 +162,6 @@ fn samples(
 /// Maximum number of characters of a group's value on a page: values are arbitrary data and appear at every chart.
 const MAX_NAME_CHARACTERS: usize = 48;
 
-/// Returns the name of a group, or of all others combined.
 pub(super) fn name(value: Option<&str>, others: bool) -> String {
     let without_value = if others { "all other groups" } else { "(no group)" };
     value.map_or_else(|| without_value.to_owned(), short)
@@ -193,13 +190,8 @@ impl GroupReport {
 
 impl fmt::Display for GroupReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "  {:<24} {:>14} of {} kept",
-            self.name(),
-            count(self.kept.samples),
-            count(self.samples_in_all())
-        )?;
+        let [kept, all] = [self.kept.samples, self.samples_in_all()].map(count);
+        write!(f, "  {:<24} {kept:>14} of {all} kept", self.name())?;
         match self.thresholds.as_slice() {
             [Some(score)] => writeln!(f, ", score ≥ {score:.4}"),
             _ => writeln!(f),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::base::error::Result;
@@ -23,9 +23,13 @@ pub(crate) struct Machine {
     /// Whether a run has started since the last poll: its data replaces the earlier run's.
     #[serde(skip)]
     run_started: bool,
+    /// By device: the number of polls, and the distance between those that are kept.
+    #[serde(skip)]
+    polls: BTreeMap<String, (usize, usize)>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct DevicePoll {
     /// Time, UTC.
     pub(crate) time: String,
@@ -50,34 +54,28 @@ impl DevicePoll {
 /// Events of every run, which do not indicate a shortage.
 const USUAL: [&str; 2] = ["unit_scored", "device_ready"];
 
-/// Returns `[stage, seconds]` of a committed selection.
-fn seconds(event: &Map<String, Value>) -> Vec<(String, f64)> {
-    let stages = event.get("seconds").and_then(Value::as_array).into_iter().flatten();
-    let stage = |of: &Value| Some((of[0].as_str()?.to_owned(), of[1].as_f64()?));
-    stages.filter_map(stage).collect()
-}
-
 impl Machine {
     /// Reads the events of the last run that measured anything, and of the last selection.
     pub(super) fn from_events(directory: &RunDirectory) -> Result<Self> {
         let mut machine = Self::default();
-        let mut every = BTreeMap::<String, (usize, usize)>::new();
-        events::read(directory, |event| machine.add(event, &mut every))?;
+        events::read(directory, |event| machine.add(event))?;
         Ok(machine)
     }
 
-    fn add(&mut self, event: &Map<String, Value>, every: &mut BTreeMap<String, (usize, usize)>) {
+    fn add(&mut self, event: &Map<String, Value>) {
         let text = |key: &str| event.get(key).and_then(Value::as_str).unwrap_or_default();
         match text("event") {
             "run_started" => self.run_started = true,
-            "selection_committed" => self.seconds = seconds(event),
+            "selection_committed" => {
+                let seconds = event.get("seconds").and_then(|of| Vec::deserialize(of).ok());
+                self.seconds = seconds.unwrap_or_default();
+            }
             "device_memory" => {
                 if self.run_started {
                     *self = Self::default();
-                    every.clear();
                 }
                 for of in event.get("devices").and_then(Value::as_array).into_iter().flatten() {
-                    self.add_poll(text("time"), of, every);
+                    self.add_poll(text("time"), of);
                 }
             }
             name if !name.is_empty() && !USUAL.contains(&name) => {
@@ -87,24 +85,16 @@ impl Machine {
         }
     }
 
-    fn add_poll(&mut self, time: &str, of: &Value, every: &mut BTreeMap<String, (usize, usize)>) {
+    fn add_poll(&mut self, time: &str, of: &Value) {
         let name = of["device"].as_str().unwrap_or_default().to_owned();
-        let number = |key: &str| of[key].as_u64().unwrap_or_default();
-        let (seen, every) = every.entry(name.clone()).or_insert((0, 1));
+        let (seen, every) = self.polls.entry(name.clone()).or_insert((0, 1));
         *seen += 1;
         if !(*seen - 1).is_multiple_of(*every) {
             return;
         }
         let polls = self.devices.entry(name).or_default();
-        polls.push(DevicePoll {
-            time: time.to_owned(),
-            total_bytes: number("total_bytes"),
-            others_bytes: number("others_bytes"),
-            held_bytes: number("held_bytes"),
-            reserved_bytes: number("reserved_bytes"),
-            in_flight: number("in_flight"),
-            utilisation_percent: of["utilisation_percent"].as_u64(),
-        });
+        let poll = DevicePoll::deserialize(of).unwrap_or_default();
+        polls.push(DevicePoll { time: time.to_owned(), ..poll });
         if polls.len() >= MAX_POLLS {
             let mut index = 0;
             polls.retain(|_| {

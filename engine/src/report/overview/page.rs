@@ -20,13 +20,8 @@ const MAX_ID_CHARACTERS: usize = 120;
 impl Overview {
     /// Summarises the selection in one sentence.
     pub(super) fn verdict(&self) -> String {
-        format!(
-            "{}: kept {} of {} {}",
-            line_safe(&self.name),
-            count(self.kept.samples),
-            count(self.all().samples),
-            self.samples()
-        )
+        let [kept, all] = [self.kept, self.all()].map(|amount| count(amount.samples));
+        format!("{}: kept {kept} of {all} {}", line_safe(&self.name), self.samples())
     }
 
     fn samples(&self) -> &'static str {
@@ -35,24 +30,16 @@ impl Overview {
 
     pub(crate) fn page(&self) -> String {
         let summary = &self.summary;
-        let memory = summary
-            .peak_memory_bytes
-            .map_or(String::new(), |peak| format!("peak memory {}", bytes(peak)));
+        let (kept, all, samples) = (self.kept, self.all(), self.samples());
+        let tokens = format!("tokens kept of {} in {samples}", count(all.tokens));
+        let documents = format!("of {} documents kept", count(summary.rows_in));
+        let peak = summary.peak_memory_bytes.map(|peak| format!("peak memory {}", bytes(peak)));
         let tiles = vec![
-            KeyNumber::new(
-                share(self.kept.samples, self.all().samples),
-                format!("of {} kept", self.samples()),
-            ),
-            KeyNumber::new(
-                count(self.kept.tokens),
-                format!("tokens kept of {} in {}", count(self.all().tokens), self.samples()),
-            ),
-            KeyNumber::new(
-                count(summary.rows_kept),
-                format!("of {} documents kept", count(summary.rows_in)),
-            ),
+            KeyNumber::new(share(kept.samples, all.samples), format!("of {samples} kept")),
+            KeyNumber::new(count(kept.tokens), tokens),
+            KeyNumber::new(count(summary.rows_kept), documents),
             KeyNumber::new(count(summary.quarantined), "rows quarantined"),
-            KeyNumber::new(format!("{:.1} s", summary.seconds), memory),
+            KeyNumber::new(format!("{:.1} s", summary.seconds), peak.unwrap_or_default()),
         ];
         let mut lead = format!("The score is {}.", self.score);
         if let Some(within) = &self.within {
@@ -69,11 +56,11 @@ impl Overview {
         sections.extend(self.components());
         sections.extend(self.by_label());
         sections.extend(self.means());
-        sections.extend(rejected::section(&self.rejected, self.samples()));
+        sections.extend(rejected::section(&self.rejected, samples));
         sections.push(self.texts());
         sections.extend(self.drift());
-        let (all, run) = (self.all().samples, shell_word(&self.run_directory));
-        sections.extend(amounts::section(&self.amounts, self.kept, all, self.samples(), &run));
+        let run = shell_word(&self.run_directory);
+        sections.extend(amounts::section(&self.amounts, kept, all.samples, samples, &run));
         sections.push(self.machine());
         sections.extend(self.quarantine());
         sections.push(self.repeat());
@@ -93,56 +80,45 @@ impl Overview {
     fn flow(&self) -> Section {
         let summary = &self.summary;
         let mut steps = reasons(&summary.rows_dropped);
-        if summary.quarantined > 0 {
-            steps.push(step("quarantined", summary.quarantined, COLOURS[2]));
-        }
+        let quarantined = Some(summary.quarantined).filter(|rows| *rows > 0);
+        steps.extend(quarantined.map(|rows| step("quarantined", rows, COLOURS[2])));
         steps.push(step("kept", summary.rows_kept, COLOURS[0]));
         let rows = drawings::waterfall("rows read", summary.rows_in, &steps);
         let mut steps = reasons(&summary.windows_dropped);
         let unranked = summary.windows_kept_not_measured;
-        if unranked > 0 {
-            steps.push(step("kept, not measured", unranked, COLOURS[0]));
-        }
+        let shown = Some(unranked).filter(|windows| *windows > 0);
+        steps.extend(shown.map(|windows| step("kept, not measured", windows, COLOURS[0])));
         steps.push(step("kept", summary.windows_kept.saturating_sub(unranked), COLOURS[0]));
         let windows = drawings::waterfall("windows", summary.windows_total, &steps);
         let bars = [rows, windows, self.token_flow()];
         let charts = bars.map(|bars| CaptionedChart::new("", "", Block::Bars(bars)));
         let mut blocks = vec![Block::Charts(charts.into())];
+        let mut note = |text: String| blocks.push(Block::Note(text));
         for (measure, windows) in &summary.windows_not_measured {
-            blocks.push(Block::Note(format!(
-                "{measure} skipped {} windows that an earlier guard rejected.",
-                count(*windows)
-            )));
+            let windows = count(*windows);
+            note(format!("{measure} skipped {windows} windows that an earlier guard rejected."));
         }
         for (measure, windows) in &summary.windows_not_sampled {
-            blocks.push(Block::Note(format!(
-                "{} windows are not in the sample of {measure}.",
-                count(*windows)
-            )));
+            note(format!("{} windows are not in the sample of {measure}.", count(*windows)));
         }
         if summary.files_quarantined > 0 {
-            blocks.push(Block::Note(format!(
-                "{} input files could not be opened.",
-                count(summary.files_quarantined)
-            )));
+            note(format!("{} input files could not be opened.", count(summary.files_quarantined)));
         }
         let lead = "Every row, window and token is either kept or listed with a reason.";
         Section::new("rows", "Rows, windows and tokens", lead, blocks)
     }
 
-    /// Draws where the tokens of all documents went. Windows that overlap have more tokens than the documents; then
-    /// those of the windows are drawn.
+    /// Draws where the tokens of all documents went, or those of the windows if windows overlap.
     fn token_flow(&self) -> Bars {
         let in_samples = self.all().tokens;
         let outside = self.summary.tokens_total.checked_sub(in_samples);
         let tokens = self.dropped.iter().map(|(reason, of)| (reason.clone(), of.tokens)).collect();
-        let mut steps: Vec<WaterfallStep> = outside
-            .filter(|tokens| *tokens > 0)
-            .map(|tokens| step("outside windows: short documents and ends", tokens, COLOURS[2]))
-            .into_iter()
-            .chain(reasons(&tokens))
-            .collect();
-        steps.push(step("kept", self.kept.tokens, COLOURS[0]));
+        let name = "outside windows: short documents and ends";
+        let first =
+            outside.filter(|tokens| *tokens > 0).map(|tokens| step(name, tokens, COLOURS[2]));
+        let kept = step("kept", self.kept.tokens, COLOURS[0]);
+        let steps: Vec<WaterfallStep> =
+            first.into_iter().chain(reasons(&tokens)).chain([kept]).collect();
         match outside {
             Some(_) => drawings::waterfall("tokens read", self.summary.tokens_total, &steps),
             None => drawings::waterfall("tokens of overlapping windows", in_samples, &steps),
@@ -164,10 +140,8 @@ impl Overview {
                 ));
             }
         }
-        let title = self.within.as_ref().map_or_else(
-            || "Scores".to_owned(),
-            |within| format!("Scores, by {}", line_safe(within)),
-        );
+        let by = |within: &String| format!("Scores, by {}", line_safe(within));
+        let title = self.within.as_ref().map_or("Scores".to_owned(), by);
         Section::new("groups", &title, "", blocks)
     }
 
@@ -237,26 +211,18 @@ impl Overview {
 
     fn means(&self) -> Option<Section> {
         let chart = |(name, of): (&String, &Means)| {
-            let caption = format!(
-                "{}; mean of {} kept windows and {} others",
-                of.doc,
-                count(of.windows[0]),
-                count(of.windows[1])
-            );
+            let [kept, others] = of.windows.map(count);
+            let caption = format!("{}; mean of {kept} kept windows and {others} others", of.doc);
             let series = [("kept", COLOURS[0]), ("not kept", COLOURS[1])];
             let chart = list(name, &series, &[&of.kept, &of.not_kept]);
             CaptionedChart::new(name.replace('_', " "), caption, Block::Chart(chart))
         };
-        let charts: Vec<CaptionedChart> = self.lists.iter().map(chart).collect();
-        let lead = "Means over kept windows and over the others.";
-        (!charts.is_empty()).then(|| {
-            Section::new(
-                "distances",
-                "Statistics by distance, position and head",
-                lead,
-                vec![Block::Charts(charts)],
-            )
-        })
+        let (title, lead) = (
+            "Statistics by distance, position and head",
+            "Means over kept windows and over the others.",
+        );
+        let charts = vec![Block::Charts(self.lists.iter().map(chart).collect())];
+        (!self.lists.is_empty()).then(|| Section::new("distances", title, lead, charts))
     }
 
     fn texts(&self) -> Section {
@@ -309,14 +275,10 @@ impl Overview {
             };
             (text.head.clone(), gap, text.tail.clone())
         });
+        let [start, end, all] = [sample.tokens.0, sample.tokens.1, sample.tokens_total].map(count);
         SampleText {
             title,
-            place: format!(
-                "tokens {} to {} of {}",
-                count(sample.tokens.0),
-                count(sample.tokens.1),
-                count(sample.tokens_total)
-            ),
+            place: format!("tokens {start} to {end} of {all}"),
             why,
             statistics: sample.statistics.iter().map(chip).collect(),
             excerpt,
@@ -356,20 +318,13 @@ impl Overview {
 
     fn machine(&self) -> Section {
         let mut blocks = Vec::new();
-        let charts: Vec<CaptionedChart> = self
-            .machine
-            .devices
-            .iter()
-            .filter(|(_, polls)| polls.iter().any(DevicePoll::has_memory))
-            .map(|(device, polls)| {
-                let chart = Block::Chart(drawings::memory(device, polls));
-                CaptionedChart::new(
-                    line_safe(device),
-                    "Memory from the first to the last poll.",
-                    chart,
-                )
-            })
-            .collect();
+        let devices = self.machine.devices.iter();
+        let devices = devices.filter(|(_, polls)| polls.iter().any(DevicePoll::has_memory));
+        let chart = |(device, polls): (&String, &Vec<DevicePoll>)| {
+            let chart = Block::Chart(drawings::memory(device, polls));
+            CaptionedChart::new(line_safe(device), "Memory from the first to the last poll.", chart)
+        };
+        let charts: Vec<CaptionedChart> = devices.map(chart).collect();
         if let Some(devices) = &self.summary.devices {
             let rows = devices.list.iter().map(|of| {
                 vec![
@@ -405,14 +360,12 @@ impl Overview {
                 blocks.push(Block::table(header, rows));
             }
         }
-        let kernel = self
-            .summary
-            .kernel
-            .as_ref()
-            .map_or(String::new(), |kernel| format!(" Kernel: {kernel}."));
-        let lead = format!(
-            "Stages overlap, so their times can add up to more than the duration of the run.{kernel}"
-        );
+        let mut lead =
+            "Stages overlap, so their times can add up to more than the duration of the run."
+                .to_owned();
+        if let Some(kernel) = &self.summary.kernel {
+            let _ = write!(lead, " Kernel: {kernel}.");
+        }
         Section::new("machine", "Machine", &lead, blocks)
     }
 
@@ -424,12 +377,8 @@ impl Overview {
             self.quarantined.iter().map(|(code, rows)| vec![code.clone(), count(*rows)]).collect();
         let lead =
             "Rows that could not be scored, by code; the rows themselves are in quarantine/.";
-        Some(Section::new(
-            "quarantine",
-            "Quarantine",
-            lead,
-            vec![Block::table(["code", "rows"], rows)],
-        ))
+        let table = Block::table(["code", "rows"], rows);
+        Some(Section::new("quarantine", "Quarantine", lead, vec![table]))
     }
 
     fn repeat(&self) -> Section {
@@ -446,12 +395,8 @@ impl Overview {
             details("resolved settings", settings),
             details("identity: everything on which the result depends, except the input", identity),
         ];
-        Section::new(
-            "repeat",
-            "Commands",
-            "Run these in the parent folder of the run directory.",
-            blocks,
-        )
+        let lead = "Run these in the parent folder of the run directory.";
+        Section::new("repeat", "Commands", lead, blocks)
     }
 }
 
@@ -476,7 +421,7 @@ fn reasons(reasons: &BTreeMap<String, u64>) -> Vec<WaterfallStep> {
 }
 
 fn step(name: &str, number: u64, fill: &'static str) -> WaterfallStep {
-    WaterfallStep { name: in_words(name), number, fill }
+    (in_words(name), number, fill)
 }
 
 fn in_words(reason: &str) -> String {

@@ -1,5 +1,4 @@
-//! Samples that a report shows as text: for each group the best ones, those just above and just below the threshold,
-//! and random ones that were not kept.
+//! Samples that a report shows as text: the best of each group, those next to the threshold, and random ones.
 
 use std::cmp::Ordering;
 
@@ -10,7 +9,6 @@ use crate::run_directory::dropped::NOT_SELECTED;
 use crate::run_directory::scores::WindowLocation;
 use crate::run_directory::selected::SelectedRow;
 
-/// Samples per kind and group.
 const SAMPLES_PER_KIND: usize = 2;
 
 /// Seed of random samples.
@@ -67,7 +65,6 @@ impl Pick {
     }
 }
 
-/// A sample that may be shown.
 #[derive(Clone, Copy)]
 pub(super) struct Candidate<'r> {
     pub(super) unit: usize,

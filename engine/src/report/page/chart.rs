@@ -142,8 +142,7 @@ pub(crate) fn list(name: &str, series: &[(&str, &str)], lists: &[&[f64]]) -> Cha
     columns.chart()
 }
 
-/// Returns the highest value of the y axis: the highest column, or less if one or two columns are so high that all
-/// others would be flat.
+/// Returns the highest value of the y axis: less than the highest column if it would make all others flat.
 fn axis_end(heights: &[f64]) -> f64 {
     let mut sorted: Vec<f64> = heights.iter().copied().filter(|height| *height > 0.0).collect();
     sorted.sort_by(|one, other| other.total_cmp(one));
@@ -181,32 +180,26 @@ impl ColumnChart<'_> {
             layer.columns(&heights, fill, *name);
         }
         let width = 1.0 / self.bins.len().max(1) as f64;
-        let is_cut = |(_, total): &(usize, &f64)| **total > end;
-        let cut: Vec<Tick> = totals
-            .iter()
-            .enumerate()
-            .filter(is_cut)
-            .map(|(bin, total)| {
-                let from = width * bin as f64;
-                // A gap marks a cut column.
-                layer.bar((from, from + width), (10.0, 4.0), "Canvas", "");
-                Tick::new(from + width / 2.0, format!("↑ {}", (self.shown)(*total)))
-            })
-            .collect();
-        self.marks.iter().for_each(|mark| layer.mark(mark.at));
-        let marks = self.marks.into_iter().map(|mark| Tick { fill: colour::VERMILLION, ..mark });
+        let mut notes = Vec::new();
+        for (bin, total) in totals.iter().enumerate().filter(|(_, total)| **total > end) {
+            let from = width * bin as f64;
+            // A gap marks a cut column.
+            layer.bar((from, from + width), (10.0, 4.0), "Canvas", "");
+            notes.push(Tick::new(from + width / 2.0, format!("↑ {}", (self.shown)(*total))));
+        }
+        for mark in self.marks {
+            layer.mark(mark.at);
+            notes.push(Tick { fill: colour::VERMILLION, ..mark });
+        }
         let swatch = |(name, fill): &(&str, &str)| Swatch::new(*name, *fill);
+        let legend = self.series.iter().filter(|_| self.series.len() > 1).map(swatch);
         Chart {
             label: self.label,
-            legend: if self.series.len() > 1 {
-                self.series.iter().map(swatch).collect()
-            } else {
-                Vec::new()
-            },
+            legend: legend.collect(),
             x_ticks: self.x_ticks,
             y_ticks: y_ticks(&y, self.shown),
             x_name: String::new(),
-            notes: cut.into_iter().chain(marks).collect(),
+            notes,
             layer,
         }
     }
@@ -342,7 +335,6 @@ impl Chart {
         (LETTER * letters as f64) as u32 + 10
     }
 
-    /// Returns the height of the chart in pixels.
     pub(crate) fn height(&self) -> u32 {
         self.bottom() + if self.x_name.is_empty() { 20 } else { 36 }
     }
@@ -360,7 +352,6 @@ impl Chart {
         px(f64::from(self.bottom()) - f64::from(self.layer.height) * tick.at + lower)
     }
 
-    /// Returns a vertical position below the x axis.
     fn below(&self, pixels: u32) -> u32 {
         self.bottom() + pixels
     }

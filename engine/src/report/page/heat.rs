@@ -18,7 +18,6 @@ const ORANGE: [f64; 3] = [230.0, 159.0, 0.0];
 /// Lift with the strongest colour; its reciprocal has the strongest colour below 1.
 const MAX_LIFT: f64 = 8.0;
 
-/// Meaning of colours.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum ColourScale {
     /// From 0 to the largest share. The colour follows the square root, so that small shares are distinguishable.
@@ -109,7 +108,6 @@ impl HeatMap {
         (header.collect(), self.rows.iter().map(row).collect())
     }
 
-    /// Returns the colours of the legend with their values.
     pub(crate) fn legend(&self) -> Vec<Swatch> {
         let swatch = |value: f64| Swatch::new(number(value), hexadecimal(self.scale.rgb(value)));
         self.scale.ticks().into_iter().map(swatch).collect()

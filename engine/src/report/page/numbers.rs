@@ -38,12 +38,10 @@ pub(crate) fn short_count(value: f64) -> String {
     }
 }
 
-/// Formats a fraction as a percentage: `12.3 %`.
 pub(crate) fn percent(fraction: f64) -> String {
     format!("{:.1} %", 100.0 * fraction)
 }
 
-/// Formats a part as a percentage of the whole.
 pub(crate) fn share(part: u64, all: u64) -> String {
     percent(part as f64 / all.max(1) as f64)
 }
