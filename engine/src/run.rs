@@ -17,8 +17,8 @@ use longsift_kernels::Kernel;
 use longsift_stages::first_layer_attention::FirstLayer;
 use serde_json::{Value, json};
 
-use crate::base::diagnostic::Diagnostic;
-use crate::base::error::{self, Failure, Result};
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::{Failure, Result};
 use crate::base::progress::Progress;
 use crate::base::stop::Stop;
 use crate::plan::calibrated_groups::CalibratedGroups;
@@ -152,7 +152,7 @@ pub fn run(
     events::cut_torn_line(directory)?;
     match commit::replay(directory, &run_lock) {
         // A fresh start replaces everything that the record refers to.
-        Err(failure) if plan.options.fresh && failure.exit_code() == error::DATA => {
+        Err(failure) if plan.options.fresh && failure.exit_code() == Blame::Data.exit_code() => {
             run.is_intent_damaged = true;
         }
         replayed => drop(replayed?),
@@ -163,10 +163,8 @@ pub fn run(
         borrowed.check()?;
     }
     // Concurrent writes of another process can look like corruption or foreign files, so recheck the lock.
-    if done
-        .as_ref()
-        .is_err_and(|failure| [error::DATA, error::PIPELINE].contains(&failure.exit_code()))
-    {
+    let suspicious = [Blame::Data, Blame::Pipeline].map(Blame::exit_code);
+    if done.as_ref().is_err_and(|failure| suspicious.contains(&failure.exit_code())) {
         run_lock.check()?;
     }
     done

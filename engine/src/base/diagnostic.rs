@@ -19,7 +19,6 @@ pub enum Severity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Blame {
-    /// A bug in longsift.
     Bug = 1,
     /// The command line or the pipeline file.
     Pipeline = 2,
@@ -37,7 +36,6 @@ impl Blame {
     }
 }
 
-/// Location of a problem.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Place {
@@ -62,7 +60,6 @@ pub struct TextPlace {
     pub text: String,
 }
 
-/// One error or warning.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Diagnostic {
     pub severity: Severity,
@@ -78,7 +75,6 @@ pub struct Diagnostic {
 }
 
 impl Diagnostic {
-    /// Creates an error with only a message.
     pub fn error(blame: Blame, message: impl Into<String>) -> Self {
         Self {
             severity: Severity::Error,
@@ -91,12 +87,10 @@ impl Diagnostic {
         }
     }
 
-    /// Creates a warning with only a message.
     pub fn warning(blame: Blame, message: impl Into<String>) -> Self {
         Self { severity: Severity::Warning, ..Self::error(blame, message) }
     }
 
-    /// Sets the location.
     #[must_use]
     pub fn at(mut self, place: Place) -> Self {
         self.place = Some(place);
@@ -110,7 +104,6 @@ impl Diagnostic {
         self
     }
 
-    /// Sets the text next to the caret.
     #[must_use]
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.label = Some(cut(&label.into()));

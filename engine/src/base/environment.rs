@@ -8,10 +8,7 @@ pub(crate) fn variable(name: &str) -> Option<String> {
     (!value.is_empty()).then_some(value)
 }
 
-/// Refuses a value that cannot be part of an HTTP header, which has no control characters.
-///
-/// # Errors
-/// The reason, with the name of the variable but without its value.
+/// Refuses a value that cannot be part of an HTTP header. The reason names the variable without its value.
 pub(crate) fn check_header(name: &str, value: &str) -> Result<(), String> {
     match value.chars().find(|character| !(' '..='~').contains(character)) {
         Some(found) => Err(format!(
@@ -22,10 +19,7 @@ pub(crate) fn check_header(name: &str, value: &str) -> Result<(), String> {
     }
 }
 
-/// Refuses an address with a user or a query, which would be ignored.
-///
-/// # Errors
-/// The reason, with the name of the variable but without its value.
+/// Refuses an address with a user or a query. The reason names the variable without its value.
 pub(crate) fn check_address(name: &str, value: &str) -> Result<(), String> {
     let (_, secrets) = secrets::split(value);
     let what = if secrets.user.is_empty() { "a query" } else { "a user" };

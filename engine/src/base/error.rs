@@ -1,9 +1,8 @@
 //! Failures of commands and their exit codes.
 //!
-//! Schedulers decide whether to retry by the exit code: only [`MACHINE`] is worth a retry.
+//! Schedulers decide whether to retry by the exit code: only that of [`Blame::Machine`] is worth a retry.
 
 use std::any::Any;
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,18 +12,7 @@ use super::diagnostic::{Blame, Diagnostic, Place};
 
 /// Done, or nothing to do.
 pub const DONE: u8 = 0;
-/// A bug in longsift.
 pub const BUG: u8 = 1;
-/// The command line or the pipeline file, or settings, model and columns that do not match.
-pub const PIPELINE: u8 = 2;
-/// Unreadable or corrupt input or checkpoint, or too many bad rows.
-pub const DATA: u8 = 3;
-/// I/O, space, a held lock, memory, a device: a retry may help.
-pub const MACHINE: u8 = 4;
-
-/// The result fails a check of the pipeline: nothing was written.
-pub const CHECK: u8 = 6;
-
 /// `longsift diff`: the runs differ.
 pub const DIFFERENT: u8 = 5;
 
@@ -48,11 +36,13 @@ pub const EXIT_CODES: [(&str, &str, &str); 8] = [
     ("129, 130, 143", "stopped by a signal (terminal closed, Ctrl-C, SIGTERM)", "yes: it resumes"),
 ];
 
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// All problems, in the order in which they were found.
+    #[error("{}", .0.iter().map(|problem| &*problem.message).collect::<Vec<_>>().join("; "))]
     Problems(Vec<Diagnostic>),
     /// A signal stopped the run. Finished work is kept; the same command resumes.
+    #[error("stopped by signal {signal}; run the same command to resume")]
     Stopped {
         /// Number of the signal: 2 for SIGINT, 15 for SIGTERM.
         signal: i32,
@@ -72,7 +62,6 @@ impl Failure {
         }
     }
 
-    /// Changes every problem.
     #[must_use]
     pub fn map(self, change: impl Fn(Diagnostic) -> Diagnostic) -> Self {
         match self {
@@ -88,23 +77,6 @@ impl Failure {
     }
 }
 
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Stopped { signal } => {
-                write!(f, "stopped by signal {signal}; run the same command to resume")
-            }
-            Self::Problems(problems) => {
-                let messages: Vec<&str> =
-                    problems.iter().map(|problem| problem.message.as_str()).collect();
-                f.write_str(&messages.join("; "))
-            }
-        }
-    }
-}
-
-impl std::error::Error for Failure {}
-
 impl<D: Into<Diagnostic>> From<D> for Failure {
     fn from(problem: D) -> Self {
         Self::Problems(vec![problem.into()])
@@ -117,7 +89,7 @@ impl<D: Into<Diagnostic>> From<Vec<D>> for Failure {
     }
 }
 
-/// Ends the process with [`MACHINE`] if memory or threads run out.
+/// Ends the process with [`Blame::Machine`] if memory or threads run out.
 ///
 /// If an allocation fails, the standard library reports its size and aborts. If a thread cannot be started, libraries and
 /// thread scopes panic, and threads that wait for the missing one would wait forever. Files are left as if the process had been
@@ -136,7 +108,6 @@ pub fn exit_when_machine_runs_out() {
     }));
 }
 
-/// Returns the message of a panic that was caught.
 pub fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no reason given")

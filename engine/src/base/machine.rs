@@ -9,7 +9,6 @@ use rustix::process::{Resource, getrlimit};
 /// Peak memory before [`take_peak_bytes`] last reset it.
 static BEFORE: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the peak memory of this process, if known.
 pub fn peak_memory_bytes() -> Option<u64> {
     Some(recent_peak_bytes()?.max(BEFORE.load(Ordering::Relaxed)))
 }
@@ -23,7 +22,6 @@ pub(crate) fn take_peak_bytes() -> Option<u64> {
     Some(peak)
 }
 
-/// Returns the peak memory since the last reset, if known.
 fn recent_peak_bytes() -> Option<u64> {
     system_bytes("/proc/self/status", "VmHWM:")
 }
@@ -78,7 +76,6 @@ pub(crate) fn system_bytes(path: &str, key: &str) -> Option<u64> {
     Some(kibibytes * 1024)
 }
 
-/// Returns the name of this machine.
 pub(crate) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

@@ -48,9 +48,6 @@ pub fn in_order<T: Send>(
 
 /// Like [`in_order`], for results that do not fit into memory together: computes them in small groups and calls `take` for each
 /// in order.
-///
-/// # Errors
-/// The error of the lowest index that fails, or of `take`.
 pub fn each_in_order<T: Send>(
     count: usize,
     threads: usize,

@@ -11,7 +11,6 @@ use super::machine::take_peak_bytes;
 use super::parallel::lock;
 use super::text::count;
 
-/// Interval of log lines without a terminal.
 const LOG_INTERVAL: Duration = Duration::from_secs(15);
 
 pub struct Progress {
@@ -28,7 +27,6 @@ pub struct Progress {
     started: Mutex<Instant>,
     logged: Mutex<Instant>,
     times: Mutex<Vec<(&'static str, Duration)>>,
-    /// Peak memory of each finished phase.
     peaks: Mutex<Vec<(&'static str, u64)>>,
 }
 
@@ -39,7 +37,6 @@ pub struct ProgressSnapshot {
     /// Finished share of the phase, 0 to 1.
     pub share: f64,
     pub windows: u64,
-    /// Tokens of the measured windows.
     pub tokens: u64,
 }
 
@@ -66,7 +63,6 @@ impl Progress {
         }
     }
 
-    /// Begins a phase of `total` steps.
     pub fn phase(&self, name: &'static str, total: u64) {
         for row in lock(&self.devices).drain(..) {
             row.finish_and_clear();
@@ -85,15 +81,12 @@ impl Progress {
         tracing::debug!(phase = name, total, "phase begins");
     }
 
-    /// Records the peak memory of the current phase.
     fn note_peak(&self) {
         let Some(bytes) = take_peak_bytes() else { return };
         let phase = *lock(&self.phase);
         let mut peaks = lock(&self.peaks);
-        match peaks.iter_mut().find(|(name, _)| *name == phase) {
-            Some((_, max)) => *max = bytes.max(*max),
-            None => peaks.push((phase, bytes)),
-        }
+        let peak = entry(&mut peaks, phase);
+        *peak = bytes.max(*peak);
     }
 
     /// Returns the peak memory of each phase so far in bytes, in order, beginning with `plan`.
@@ -136,12 +129,10 @@ impl Progress {
         tracing::debug!(unit, file, windows = counts.windows, "unit reused");
     }
 
-    /// Adds the counts of units that have a record.
     pub fn add_counts(&self, counts: &Counts) {
         lock(&self.counts).add(counts);
     }
 
-    /// Returns the counts of the units of this run that have a record.
     pub fn counts(&self) -> Counts {
         lock(&self.counts).clone()
     }
@@ -164,31 +155,22 @@ impl Progress {
         self.rows.suspend(print);
     }
 
-    /// Adds several steps.
     pub fn steps(&self, count: u64) {
         self.bar.inc(count);
     }
 
-    /// Adds one step of a phase that counts units.
     pub fn step(&self) {
         self.bar.inc(1);
     }
 
-    /// Sets the number of finished steps.
     pub fn reached(&self, steps: u64) {
         self.bar.set_position(steps);
     }
 
-    /// Adds time to `stage`.
     pub fn took(&self, stage: &'static str, time: Duration) {
-        let mut times = lock(&self.times);
-        match times.iter_mut().find(|(name, _)| *name == stage) {
-            Some((_, total)) => *total += time,
-            None => times.push((stage, time)),
-        }
+        *entry(&mut lock(&self.times), stage) += time;
     }
 
-    /// Runs `work` and adds its time to `stage`.
     pub fn timed<T>(&self, stage: &'static str, work: impl FnOnce() -> T) -> T {
         let started = Instant::now();
         let result = work();
@@ -211,13 +193,21 @@ impl Progress {
         lock(&self.times).clone()
     }
 
-    /// Removes the bars from the terminal.
     pub fn finish(&self) {
         for row in lock(&self.devices).drain(..) {
             row.finish_and_clear();
         }
         self.bar.finish_and_clear();
     }
+}
+
+/// Returns the value of a name, appending it if it is missing.
+fn entry<'l, T: Default>(list: &'l mut Vec<(&'static str, T)>, name: &'static str) -> &'l mut T {
+    let index = list.iter().position(|(known, _)| *known == name).unwrap_or_else(|| {
+        list.push((name, T::default()));
+        list.len() - 1
+    });
+    &mut list[index].1
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 //! The finaliser of `SplitMix64` (Steele, Lea and Flood, 2014) over FNV-1a, implemented here so that no library update can
 //! change published numbers.
 
-/// Applies the finaliser of `SplitMix64`.
 pub(crate) fn mix(mut z: u64) -> u64 {
     z ^= z >> 30;
     z = z.wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -20,7 +19,6 @@ pub(crate) fn key(seed: u64, parts: &[&str]) -> u64 {
     })
 }
 
-/// Converts a hash to a number in [0, 1).
 pub(crate) fn unit(hash: u64) -> f64 {
     (hash >> 11) as f64 / (1_u64 << 53) as f64
 }
@@ -38,7 +36,6 @@ pub(crate) struct Rng {
 }
 
 impl Rng {
-    /// Creates the stream of a [`key`].
     pub(crate) fn new(key: u64) -> Self {
         Self { state: key }
     }

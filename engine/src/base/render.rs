@@ -17,65 +17,53 @@ const BEFORE_CARET: usize = 40;
 /// Formats all diagnostics as text that ends with a line break; without diagnostics it is empty. `color` adds ANSI colours, the
 /// only terminal control sequences in the text.
 pub fn render(diagnostics: &[Diagnostic], color: bool) -> String {
-    let paint = Paint { color };
-    diagnostics
-        .iter()
-        .map(|diagnostic| render_one(diagnostic, &paint))
-        .collect::<Vec<_>>()
-        .join("\n")
+    let texts = diagnostics.iter().map(|diagnostic| render_one(diagnostic, Paint { color }));
+    texts.collect::<Vec<_>>().join("\n")
 }
 
-fn render_one(diagnostic: &Diagnostic, paint: &Paint) -> String {
+fn render_one(diagnostic: &Diagnostic, paint: Paint) -> String {
     let (word, style) = match diagnostic.severity {
-        Severity::Error => ("error", Style::Error),
-        Severity::Warning => ("warning", Style::Warning),
+        Severity::Error => ("error", RED),
+        Severity::Warning => ("warning", YELLOW),
     };
-    let message = paint.styled(Style::Strong, &line_safe(&diagnostic.message));
+    let message = paint.styled(STRONG, &line_safe(&diagnostic.message));
     let mut out = format!("{}: {message}\n", paint.styled(style, word));
+    let label = diagnostic.label.as_deref();
     match &diagnostic.place {
-        Some(Place::Text(place)) => {
-            out.push_str(&source(place, diagnostic.label.as_deref(), style, paint));
-        }
+        Some(Place::Text(place)) => out.push_str(&source(place, label, style, paint)),
         Some(Place::Data(place)) => {
-            let _ = writeln!(out, " {} {}", paint.styled(Style::Frame, "-->"), line_safe(place));
-            if let Some(label) = &diagnostic.label {
-                let _ = writeln!(out, "     {}", line_safe(label));
-            }
+            let _ = writeln!(out, " {} {}", paint.styled(BLUE, "-->"), line_safe(place));
+            out.extend(label.map(|label| format!("     {}\n", line_safe(label))));
         }
-        None => {
-            if let Some(label) = &diagnostic.label {
-                let _ = writeln!(out, "  {}", line_safe(label));
-            }
-        }
+        None => out.extend(label.map(|label| format!("  {}\n", line_safe(label)))),
     }
     if diagnostic.place.is_some() && (diagnostic.hint.is_some() || !diagnostic.notes.is_empty()) {
         out.push('\n');
     }
     for note in &diagnostic.notes {
-        let _ = writeln!(out, "{}: {}", paint.styled(Style::Strong, "note"), line_safe(note));
+        let _ = writeln!(out, "{}: {}", paint.styled(STRONG, "note"), line_safe(note));
     }
     if let Some(hint) = &diagnostic.hint {
-        let _ = writeln!(out, "{}: {}", paint.styled(Style::Hint, "hint"), line_safe(hint));
+        let _ = writeln!(out, "{}: {}", paint.styled(CYAN, "hint"), line_safe(hint));
     }
     out
 }
 
 /// Formats the frame with the source line and the caret.
-fn source(place: &TextPlace, label: Option<&str>, style: Style, paint: &Paint) -> String {
+fn source(place: &TextPlace, label: Option<&str>, style: &str, paint: Paint) -> String {
     let number = place.line.map_or(String::new(), |line| line.to_string());
     let margin = " ".repeat(number.len().max(1));
     let position = place.line.map_or(String::new(), |line| format!(":{line}:{}", place.column));
-    let bar = paint.styled(Style::Frame, "|");
+    let bar = paint.styled(BLUE, "|");
     let shown = shown_line(place);
     let carets = paint.styled(style, &"^".repeat(shown.carets));
     let label =
         label.map_or(String::new(), |label| format!(" {}", paint.styled(style, &line_safe(label))));
-    let number = format!("{number:>width$}", width = margin.len());
-    let number = paint.styled(Style::Frame, &number);
+    let number = paint.styled(BLUE, &format!("{number:>width$}", width = margin.len()));
     let text = if shown.text.is_empty() { String::new() } else { format!(" {}", shown.text) };
     format!(
         "{margin}{arrow} {name}{position}\n{margin} {bar}\n{number} {bar}{text}\n{margin} {bar} {gap}{carets}{label}\n",
-        arrow = paint.styled(Style::Frame, "-->"),
+        arrow = paint.styled(BLUE, "-->"),
         name = line_safe(&place.name),
         gap = " ".repeat(shown.gap),
     )
@@ -125,32 +113,24 @@ fn cell(character: char) -> String {
     if character == '\t' { "    ".to_string() } else { printable(character) }
 }
 
-#[derive(Clone, Copy)]
-enum Style {
-    Error,
-    Warning,
-    Hint,
-    Frame,
-    Strong,
-}
+/// Parameters of the ANSI sequences that begin a style.
+const RED: &str = "1;31";
+const YELLOW: &str = "1;33";
+const CYAN: &str = "1;36";
+const BLUE: &str = "1;34";
+const STRONG: &str = "1";
 
+#[derive(Clone, Copy)]
 struct Paint {
     color: bool,
 }
 
 impl Paint {
-    fn styled(&self, style: Style, text: &str) -> String {
+    fn styled(self, style: &str, text: &str) -> String {
         if !self.color || text.is_empty() {
             return text.to_string();
         }
-        let code = match style {
-            Style::Error => "1;31",
-            Style::Warning => "1;33",
-            Style::Hint => "1;36",
-            Style::Frame => "1;34",
-            Style::Strong => "1",
-        };
-        format!("\u{1b}[{code}m{text}\u{1b}[0m")
+        format!("\u{1b}[{style}m{text}\u{1b}[0m")
     }
 }
 

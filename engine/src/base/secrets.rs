@@ -14,7 +14,6 @@ const STORES: [&str; 4] = ["s3", "gs", "az", "hf"];
 /// Substrings of query parameters that sign a request to an object store.
 const SIGNATURES: [&str; 6] = ["sig=", "signature=", "x-amz-", "x-goog-", "token=", "accesskey"];
 
-/// Replacement of hidden values.
 pub(crate) const HIDDEN: &str = "***";
 /// Minimum bytes of a hidden value: shorter ones are parts of ordinary text.
 const MIN_HIDDEN_BYTES: usize = 6;
@@ -24,7 +23,6 @@ const MIN_HIDDEN_BYTES: usize = 6;
 pub(crate) struct Secrets {
     /// User and password as written, without the `@`.
     pub(crate) user: String,
-    /// Query, without the `?`.
     pub(crate) query: String,
 }
 
@@ -62,7 +60,6 @@ pub(crate) fn remember(public: &str, secrets: Secrets) {
     all.insert(public.trim_end_matches('/').to_owned(), secrets);
 }
 
-/// Returns the stored secret parts of an address.
 #[cfg(feature = "cloud")]
 pub(crate) fn recall(public: &str) -> Secrets {
     let all = SECRETS.lock().unwrap_or_else(PoisonError::into_inner);

@@ -86,7 +86,6 @@ impl Stop {
         })
     }
 
-    /// Fails if a signal has arrived.
     pub fn check(&self) -> Result<()> {
         match self.signal.load(Ordering::Relaxed) {
             0 => Ok(()),

@@ -11,16 +11,9 @@ const MAX_QUOTED_CHARACTERS: usize = 80;
 
 /// Quotes the user's text in backticks: escapes control characters and truncates long text.
 pub fn quoted(text: &str) -> String {
-    let mut out = String::from("`");
-    for (index, character) in text.chars().enumerate() {
-        if index == MAX_QUOTED_CHARACTERS {
-            out.push('…');
-            break;
-        }
-        out.push_str(&printable(character));
-    }
-    out.push('`');
-    out
+    let more = if text.chars().nth(MAX_QUOTED_CHARACTERS).is_some() { "…" } else { "" };
+    let shown: String = text.chars().take(MAX_QUOTED_CHARACTERS).map(printable).collect();
+    format!("`{shown}{more}`")
 }
 
 /// Escapes a character that could move the cursor, change colours or reorder the line.

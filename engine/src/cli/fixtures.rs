@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::answer::answer_with;
 use crate::base::diagnostic::{Blame, Diagnostic};
-use crate::base::error::{CHECK, DONE, Failure, Result};
+use crate::base::error::{DONE, Failure, Result};
 use crate::base::progress::Progress;
 use crate::base::stop::Stop;
 use crate::base::text::line_safe;
@@ -84,7 +84,7 @@ pub(super) fn test(arguments: &TestArguments) -> Result<u8> {
     let passed = found.iter().all(|test| test.passed);
     let json = json!({ "passed": passed, "tests": found });
     answer_with(arguments.format, || text(&found), &json)?;
-    Ok(if passed { DONE } else { CHECK })
+    Ok(if passed { DONE } else { Blame::Check.exit_code() })
 }
 
 /// Reads a tests file. Returns the tests, each with its location for messages.

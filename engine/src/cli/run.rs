@@ -185,7 +185,7 @@ fn failed(
 ) -> u8 {
     let failure = match stop.check() {
         // The signal ended the retries of a temporary failure.
-        Err(stopped) if failure.exit_code() == crate::base::error::MACHINE => {
+        Err(stopped) if failure.exit_code() == Blame::Machine.exit_code() => {
             tracing::warn!("{failure}");
             stopped
         }
