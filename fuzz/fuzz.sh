@@ -19,7 +19,7 @@ copy() { # TARGET FILE…
   [ -d "fuzz/corpus/$target" ] || return 0
   for file in "$@"; do cp "$file" "fuzz/corpus/$target/$(sha256sum "$file" | cut -c1-16)"; done
 }
-copy pipeline pipelines/*.yaml engine/src/spec/starter.template
+copy pipeline pipelines/*.yaml engine/templates/starter.yaml
 copy config stages/tests/families/*/config.json stages/tests/forms/*/config.json
 copy safetensors stages/tests/families/llama4_nope/model.safetensors stages/tests/families/granite/model.safetensors
 copy gguf stages/tests/forms/*/model.gguf

@@ -123,13 +123,13 @@ pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-impl Figure {
-    /// Name in a pipeline.
-    pub fn name(self) -> String {
-        let name = serde_json::to_value(self).expect("a name");
-        name.as_str().unwrap_or_default().to_owned()
-    }
+/// Formats the name of a setting's value as a pipeline has it.
+pub(crate) fn written(value: &impl Serialize) -> String {
+    let name = serde_json::to_value(value).expect("a name");
+    name.as_str().unwrap_or_default().to_owned()
+}
 
+impl Figure {
     /// Whether it is counted over samples, which have groups.
     pub fn is_of_samples(self) -> bool {
         matches!(self, Self::Samples | Self::SamplesKept | Self::SamplesKeptShare)
@@ -140,7 +140,7 @@ impl Check {
     /// Describes the checked value: `mean copy_share of kept samples in group books`.
     pub fn subject(&self) -> String {
         let mut words = match (&self.figure, &self.statistic) {
-            (Some(figure), _) => figure.name(),
+            (Some(figure), _) => written(figure),
             (None, statistic) => {
                 let take = match self.take.unwrap_or_default() {
                     Take::Mean => "mean",
@@ -174,77 +174,67 @@ impl Check {
     ) -> Vec<BrokenRule> {
         let Self { figure, reason, statistic, take, of, group, min, max, severity: _ } = self;
         let mut broken = Vec::new();
-        let mut rule = |key: &str, message: String, hint: String| {
-            broken.push(BrokenRule::new(key.to_owned(), message, &hint));
+        let mut rule = |key: &str, message: &str, hint: &str| {
+            broken.push(BrokenRule::new(key, message, hint));
         };
         match (figure, statistic) {
-            (None, None) => rule(
-                "",
-                "the check has no figure and no statistic".to_owned(),
-                "set `figure` or `statistic`".to_owned(),
-            ),
-            (Some(_), Some(_)) => rule(
-                "statistic",
-                "`figure` and `statistic` exclude each other".to_owned(),
-                "split it into two checks".to_owned(),
-            ),
-            (None, Some(name)) if name != "score" && !used.contains(name) => rule(
-                "statistic",
-                format!("no term and no guard uses `{name}`"),
-                format!(
+            (None, None) => {
+                rule("", "the check has no figure and no statistic", "set `figure` or `statistic`");
+            }
+            (Some(_), Some(_)) => {
+                let message = "`figure` and `statistic` exclude each other";
+                rule("statistic", message, "split it into two checks");
+            }
+            (None, Some(name)) if name != "score" && !used.contains(name) => {
+                let used = used.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>();
+                let hint = format!(
                     "a check can use `score`, {}; add a guard on another statistic to check it",
-                    listed(used)
-                ),
-            ),
+                    used.join(", ")
+                );
+                rule("statistic", &format!("no term and no guard uses `{name}`"), &hint);
+            }
             _ => {}
         }
         for (key, given) in [("take", take.is_some()), ("of", of.is_some())] {
             if given && figure.is_some() {
-                let hint = "remove it, or name a `statistic`".to_owned();
-                rule(key, format!("`{key}` does not apply to a figure"), hint);
+                let message = format!("`{key}` does not apply to a figure");
+                rule(key, &message, "remove it, or name a `statistic`");
             }
         }
         let has_reasons = matches!(figure, Some(Figure::RowsDropped | Figure::WindowsDropped));
-        if reason.is_some() && !has_reasons {
-            let message =
-                "`reason` applies only to `rows_dropped` and `windows_dropped`".to_owned();
-            rule("reason", message, "remove it".to_owned());
-        } else if let Some(reason) = reason {
-            let known = reasons(used, programs);
-            if !known.contains(reason) {
+        let known = reasons(used, programs);
+        match reason {
+            Some(_) if !has_reasons => {
+                let message = "`reason` applies only to `rows_dropped` and `windows_dropped`";
+                rule("reason", message, "remove it");
+            }
+            Some(reason) if !known.contains(reason) => {
                 let message = format!("nothing is dropped for {}", quoted(reason));
-                rule("reason", message, format!("reasons of this pipeline: {}", known.join(", ")));
+                let hint = format!("reasons of this pipeline: {}", known.join(", "));
+                rule("reason", &message, &hint);
             }
+            _ => {}
         }
-        if group.is_some() {
-            if figure.is_some_and(|figure| !figure.is_of_samples()) {
-                let hint = "use `samples`, `samples_kept` or `samples_kept_share`".to_owned();
-                rule("group", "rows, windows and tokens are not counted by group".to_owned(), hint);
-            } else if !has_groups {
-                let hint = "remove it, or name a column with `score.within`".to_owned();
-                rule("group", "the score has no groups".to_owned(), hint);
-            }
+        if group.is_some() && figure.is_some_and(|figure| !figure.is_of_samples()) {
+            let hint = "use `samples`, `samples_kept` or `samples_kept_share`";
+            rule("group", "rows, windows and tokens are not counted by group", hint);
+        } else if group.is_some() && !has_groups {
+            let hint = "remove it, or name a column with `score.within`";
+            rule("group", "the score has no groups", hint);
         }
         match (min, max) {
-            (None, None) => rule(
-                "",
-                format!("the check of {} has no bounds", self.subject()),
-                "add `min` or `max`".to_owned(),
-            ),
-            (Some(min), Some(max)) if min > max => rule(
-                "min",
-                format!("`min` {min} is above `max` {max}: no value is accepted"),
-                "swap them, or remove one".to_owned(),
-            ),
+            (None, None) => {
+                let message = format!("the check of {} has no bounds", self.subject());
+                rule("", &message, "add `min` or `max`");
+            }
+            (Some(min), Some(max)) if min > max => {
+                let message = format!("`min` {min} is above `max` {max}: no value is accepted");
+                rule("min", &message, "swap them, or remove one");
+            }
             _ => {}
         }
         broken
     }
-}
-
-fn listed(names: &[String]) -> String {
-    let quoted: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
-    quoted.join(", ")
 }
 
 /// Lists the reasons for which a pipeline with these statistics in terms and guards, and these programs, drops rows or windows.

@@ -106,34 +106,24 @@ impl Checker<'_, '_> {
         let label = self.takes(schema, owner);
         let message = format!("{} is {}, {why}", quoted(owner.key), shown(&node.text));
         let problem = self.problems.error(node.span, message).label(label);
-        if owner.key.ends_with("_fraction")
-            && node.as_number().is_some_and(|number| (2.0..=100.0).contains(&number))
-        {
-            let percent = node.as_number().map_or(0.0, |number| number / 100.0);
-            problem.hint(format!(
-                "a fraction, not a percentage: for {} % write {percent}",
-                shown(&node.text)
-            ));
+        let percent = node.as_number().filter(|number| (2.0..=100.0).contains(number));
+        if let Some(percent) = percent.filter(|_| owner.key.ends_with("_fraction")) {
+            let (text, fraction) = (shown(&node.text), percent / 100.0);
+            problem.hint(format!("a fraction, not a percentage: for {text} % write {fraction}"));
         }
     }
 
     fn string(&mut self, node: &Node, text: &str, owner: &Owner) {
         let may_be_empty = matches!(owner.key, "default" | "description");
-        if text.trim().is_empty() && !may_be_empty {
-            let message = format!(
-                "{} is {}",
-                quoted(owner.key),
-                if text.is_empty() { "empty" } else { "blank" }
-            );
-            self.problems
-                .error(node.span, message)
-                .hint("give it a value, or remove the key if it has a default");
+        let (why, hint) = if text.trim().is_empty() && !may_be_empty {
+            let why = if text.is_empty() { "is empty" } else { "is blank" };
+            (why, "give it a value, or remove the key if it has a default")
         } else if text.contains('\0') {
-            let message = format!("{} contains a null character", quoted(owner.key));
-            self.problems
-                .error(node.span, message)
-                .hint("remove it: paths and column names cannot contain one");
-        }
+            ("contains a null character", "remove it: paths and column names cannot contain one")
+        } else {
+            return;
+        };
+        self.problems.error(node.span, format!("{} {why}", quoted(owner.key))).hint(hint);
     }
 
     fn name(

@@ -1,16 +1,14 @@
 //! Generates the pipeline of `longsift init`.
 
+use askama::Template;
 use serde_json::Value;
-
-/// First characters of template lines that apply only if, respectively, a model is given, the tokenizer is named, or documents
-/// are text.
-const MARKS: [char; 3] = ['@', '!', '%'];
 
 /// Maximum columns of the input listed in a comment.
 const MAX_COLUMNS: usize = 20;
 
 /// Contents of a starter pipeline: paths and names as written in it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Template)]
+#[template(path = "starter.yaml", escape = "none")]
 pub struct Starter {
     /// Name of the pipeline and of its output.
     pub name: String,
@@ -52,84 +50,17 @@ impl Starter {
 
     /// Formats the pipeline with comments.
     pub fn yaml(&self) -> String {
-        let has_text = matches!(self.content, Content::Text(_));
-        let applies = [self.model.is_some(), has_text && self.tokenizer.is_some(), has_text];
-        let lines = include_str!("starter.template").lines().filter_map(|line| {
-            let mark = MARKS.iter().position(|mark| line.starts_with(*mark));
-            match mark {
-                // The mark replaces a space.
-                Some(mark) => {
-                    applies[mark].then(|| format!(" {}", &line[1..]).trim_end().to_owned())
-                }
-                None => Some(line.to_owned()),
-            }
-        });
-        lines.filter_map(|line| self.filled(line)).map(|line| line + "\n").collect()
+        self.render().expect("formatting into a string does not fail")
     }
 
-    /// Replaces the placeholder of a line; `None` if the line is omitted.
-    fn filled(&self, line: String) -> Option<String> {
-        let Some((before, rest)) = line.split_once('{') else { return Some(line) };
-        let Some((name, "")) = rest.split_once('}') else { return Some(line) };
-        let setting = |setting: &str, comment: &str| {
-            format!("{before}{setting:<w$} # {comment}", w = 35 - before.len())
-        };
-        let filled = match name {
-            "NAME" => format!("{before}{}", scalar(&self.name)),
-            "COLUMNS" => return (!self.columns.is_empty()).then(|| self.columns_found(before)),
-            "INPUT" => setting(
-                &format!("path: {}", scalar(&self.input)),
-                "a file, a folder or a glob; relative to this file's folder",
-            ),
-            "ID" => setting(
-                &match &self.id {
-                    Some(column) => format!("id_column: {}", scalar(column)),
-                    None => "# id_column: id".to_owned(),
-                },
-                "id of a document; default: its file and row",
-            ),
-            "CONTENT" => match &self.content {
-                Content::Text(column) => setting(
-                    &format!("text_column: {}", scalar(column)),
-                    "or tokens_column, for documents that are token ids already",
-                ),
-                Content::Tokens(column) => setting(
-                    &format!("tokens_column: {}", scalar(column)),
-                    "or text_column, with a tokenizer",
-                ),
-            },
-            "MODEL" => format!("{before}{}", scalar(self.model.as_deref()?)),
-            "TOKENIZER" => setting(
-                &format!("tokenizer: {}", scalar(self.tokenizer.as_deref()?)),
-                "a folder with tokenizer.json; no model is needed",
-            ),
-            "WINDOW" if self.columns.is_empty() => {
-                format!("{before}window_tokens: {}", self.window_tokens)
-            }
-            "WINDOW" => setting(
-                &format!("window_tokens: {}", self.window_tokens),
-                "a length that half of the documents reach, and at least 1,024",
-            ),
-            "OUTPUT" => setting(
-                &format!("path: {}", scalar(&format!("out/{}", self.name))),
-                &format!("Parquet in out/{0}/data, the rest in out/{0}.run", self.name),
-            ),
-            // Braces of a guard's mapping, not a placeholder.
-            _ => return Some(line),
-        };
-        Some(filled)
+    fn has_text(&self) -> bool {
+        matches!(self.content, Content::Text(_))
     }
+}
 
-    fn columns_found(&self, before: &str) -> String {
-        let named = self.columns.iter().take(MAX_COLUMNS);
-        let mut lines = vec![format!("{before}# Columns:")];
-        lines.extend(named.map(|(name, kind)| format!("{before}#   {}: {kind}", scalar(name))));
-        let more = self.columns.len().saturating_sub(MAX_COLUMNS);
-        if more > 0 {
-            lines.push(format!("{before}#   and {more} more"));
-        }
-        lines.join("\n")
-    }
+/// Formats a setting, padded for the comment after it.
+fn setting(key: &str, value: &str, width: usize) -> String {
+    format!("{:<width$}", format!("{key}: {}", scalar(value)))
 }
 
 /// Formats text as a YAML scalar, plain if that is safe, otherwise quoted as in JSON, so that any path round-trips.

@@ -241,7 +241,6 @@ pub(crate) fn check(root: &Node, folder: &Path, problems: &mut Problems) {
     problem.hint(SEPARATE_OUTPUT);
 }
 
-/// Escapes the first `count` parts of a glob.
 fn with_literal(glob: &Path, count: usize) -> PathBuf {
     let part = |(index, part): (usize, Component<'_>)| match (part, part.as_os_str().to_str()) {
         (Component::Normal(_), Some(name)) if index < count => glob::Pattern::escape(name).into(),
@@ -275,7 +274,6 @@ fn resolve_glob_links(glob: &Path) -> PathBuf {
     PathBuf::from(glob::Pattern::escape(&resolve_links(&fixed).to_string_lossy())).join(rest)
 }
 
-/// Names of output files.
 #[derive(Clone, Copy)]
 struct Written {
     ending: &'static str,
@@ -283,7 +281,6 @@ struct Written {
     mirror: bool,
 }
 
-/// Describes how input and output overlap; `None` if they do not.
 fn overlap(input: &Path, is_glob: bool, output: &Path, written: Written) -> Option<&'static str> {
     let text = input.to_string_lossy();
     if input == output {

@@ -10,7 +10,6 @@ pub(crate) struct Node {
     pub(crate) value: YamlValue,
     /// Scalar as written, without quotes; empty for lists and mappings.
     pub(crate) text: String,
-    /// Whether a scalar was written without quotes.
     pub(crate) plain: bool,
 }
 
@@ -119,7 +118,6 @@ impl Node {
 /// 2^64: no setting accepts a larger integer.
 const MAX_WHOLE: f64 = 18_446_744_073_709_551_616.0;
 
-/// Converts a float without a fraction to an integer.
 pub(crate) fn whole(float: f64) -> Option<i128> {
     (float.fract() == 0.0 && float.abs() <= MAX_WHOLE).then_some(float as i128)
 }

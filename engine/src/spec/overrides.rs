@@ -11,7 +11,6 @@ use crate::base::text::quoted;
 pub(crate) const SET: &str = "--set ";
 pub(crate) const PARAM: &str = "--param ";
 
-/// Part of a path with its position on the command line.
 struct PathStep<'a> {
     name: &'a str,
     span: Span,

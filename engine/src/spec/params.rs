@@ -1,6 +1,6 @@
 //! Parameters: `${date}` in the strings of a pipeline, set by `--param date=2026-11-20`. The environment is never read.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::node::{Node, YamlValue};
 use super::overrides::PARAM;
@@ -14,43 +14,41 @@ pub(crate) fn apply(
     arguments: &[(usize, String)],
     problems: &mut Problems,
 ) -> BTreeMap<String, String> {
-    let declared = declared(root, problems);
-    let mut values: BTreeMap<String, String> = declared
-        .iter()
-        .filter_map(|(name, (_, default))| Some((name.clone(), default.clone()?)))
-        .collect();
-    let mut set = BTreeSet::new();
+    let mut parameters = declared(root, problems);
     for (source, argument) in arguments {
-        if let Some((name, value)) = read_argument(argument, *source, &declared, problems) {
-            set.insert(name.to_string());
-            values.insert(name.to_string(), value.to_string());
-        }
+        set(argument, *source, &mut parameters, problems);
     }
-    let mut used = BTreeSet::new();
     if let YamlValue::Mapping(entries) = &mut root.value {
-        let mut replacer =
-            Replacer { values: &values, declared: &declared, used: &mut used, bytes: 0, problems };
+        let mut replacer = Replacer { parameters: &mut parameters, bytes: 0, problems };
         for entry in entries.iter_mut().filter(|entry| entry.key != "params") {
             replacer.node(&mut entry.value);
         }
     }
-    for (name, (span, default)) in &declared {
-        if default.is_none() && !set.contains(name) {
+    for (name, Parameter { span, value, used }) in &parameters {
+        if value.is_none() {
             let hint = format!("set it with `--param {name}=VALUE`, or give it a default");
             problems.error(*span, format!("parameter {} has no value", quoted(name))).hint(hint);
-        } else if !used.contains(name) {
+        } else if !used {
             let hint = format!("use it as `${{{name}}}`, or remove it");
             problems.warning(*span, format!("parameter {} is never used", quoted(name))).hint(hint);
         }
     }
-    values
+    let values = parameters.into_iter();
+    values.filter_map(|(name, parameter)| Some((name, parameter.value?))).collect()
 }
 
-/// Position and default of each declared parameter.
-type Declared = BTreeMap<String, (Span, Option<String>)>;
+/// Declared parameter.
+struct Parameter {
+    span: Span,
+    /// Value of the command line, else the default.
+    value: Option<String>,
+    used: bool,
+}
 
-fn declared(root: &Node, problems: &mut Problems) -> Declared {
-    let mut declared = Declared::new();
+type Parameters = BTreeMap<String, Parameter>;
+
+fn declared(root: &Node, problems: &mut Problems) -> Parameters {
+    let mut declared = Parameters::new();
     for entry in root.entry("params").map_or(&[][..], |params| params.value.entries()) {
         if !is_name(&entry.key) {
             let hint = "use letters, digits and `_`, and begin with a letter";
@@ -68,7 +66,8 @@ fn declared(root: &Node, problems: &mut Problems) -> Declared {
             problems.error(value.span, message).hint("write the value out");
         }
         // A default of another type is reported by the checker; here it counts as given.
-        declared.insert(entry.key.clone(), (entry.span, default.map(|value| value.text.clone())));
+        let value = default.map(|value| value.text.clone());
+        declared.insert(entry.key.clone(), Parameter { span: entry.span, value, used: false });
     }
     declared
 }
@@ -78,32 +77,22 @@ fn is_name(text: &str) -> bool {
         && text.chars().all(|character| character.is_ascii_alphanumeric() || character == '_')
 }
 
-/// Parses the `name=value` of a `--param`.
-fn read_argument<'a>(
-    argument: &'a str,
-    source: usize,
-    declared: &Declared,
-    problems: &mut Problems,
-) -> Option<(&'a str, &'a str)> {
-    let span = |text: &str| Span {
-        source,
-        line: 1,
-        column: PARAM.len() + 1,
-        length: text.chars().count(),
-    };
+/// Sets a parameter by the `name=value` of a `--param`.
+fn set(argument: &str, source: usize, parameters: &mut Parameters, problems: &mut Problems) {
+    let column = PARAM.len() + 1;
+    let span = |text: &str| Span { source, line: 1, column, length: text.chars().count() };
     let Some((name, value)) = argument.split_once('=') else {
         let hint = "write `--param NAME=VALUE`";
         problems.error(span(argument), format!("{} has no `=`", quoted(argument))).hint(hint);
-        return None;
+        return;
     };
-    if !declared.contains_key(name) {
-        undeclared(span(name), name, declared, problems);
-        return None;
+    match parameters.get_mut(name) {
+        Some(parameter) => parameter.value = Some(value.to_owned()),
+        None => undeclared(span(name), name, parameters, problems),
     }
-    Some((name, value))
 }
 
-fn undeclared(span: Span, name: &str, declared: &Declared, problems: &mut Problems) {
+fn undeclared(span: Span, name: &str, declared: &Parameters, problems: &mut Problems) {
     let problem = problems.error(span, format!("parameter {} is not declared", quoted(name)));
     let names = declared.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
     let problem = problem.label(if names.is_empty() {
@@ -121,9 +110,7 @@ fn undeclared(span: Span, name: &str, declared: &Declared, problems: &mut Proble
 }
 
 struct Replacer<'a, 'p, 's> {
-    values: &'a BTreeMap<String, String>,
-    declared: &'a Declared,
-    used: &'a mut BTreeSet<String>,
+    parameters: &'a mut Parameters,
     /// Bytes of the values inserted so far.
     bytes: usize,
     problems: &'p mut Problems<'s>,
@@ -177,7 +164,9 @@ impl Replacer<'_, '_, '_> {
                 return out + &rest[at..];
             };
             let name = &after[..end];
-            if let Some(value) = self.values.get(name) {
+            let parameter = self.parameters.get_mut(name);
+            let is_declared = parameter.is_some();
+            if let Some(Parameter { value: Some(value), used, .. }) = parameter {
                 self.bytes = self.bytes.saturating_add(value.len());
                 if self.bytes > MAX_FILE_BYTES {
                     let message = format!(
@@ -191,11 +180,11 @@ impl Replacer<'_, '_, '_> {
                     return out + &rest[at..];
                 }
                 out.push_str(value);
-            } else if !self.declared.contains_key(name) {
-                undeclared(place(name.chars().count() + 3), name, self.declared, self.problems);
+                *used = true;
+            } else if !is_declared {
+                undeclared(place(name.chars().count() + 3), name, self.parameters, self.problems);
             }
             seen += name.matches('$').count();
-            self.used.insert(name.to_string());
             rest = &after[end + 1..];
         }
         out + rest
@@ -205,24 +194,17 @@ impl Replacer<'_, '_, '_> {
 /// Position of the dollar sign number `index` (from 0) of a string in its source; the string's own position if the source has
 /// fewer dollar signs, because one was written as an escape.
 fn position_of_dollar(sources: &Sources, span: Span, index: usize, length: usize) -> Span {
-    let mut left = index;
-    for line in span.line..span.line + 1000 {
-        let skipped = if line == span.line { span.column - 1 } else { 0 };
-        for (column, character) in sources.line(span.source, line).chars().enumerate().skip(skipped)
-        {
-            if line == span.line && column >= skipped.saturating_add(span.length) {
-                return span;
-            }
-            if character == '$' {
-                if left == 0 {
-                    return Span { line, column: column + 1, length, ..span };
-                }
-                left -= 1;
-            }
-        }
-        if span.length != usize::MAX {
-            return span;
-        }
-    }
-    span
+    let lines = if span.length == usize::MAX { 1000 } else { 1 };
+    let characters = (span.line..span.line + lines).flat_map(|line| {
+        let is_first = line == span.line;
+        let (skipped, length) =
+            if is_first { (span.column - 1, span.length) } else { (0, usize::MAX) };
+        let characters = sources.line(span.source, line).chars().zip(1..);
+        characters
+            .skip(skipped)
+            .take(length)
+            .map(move |(character, column)| (character, line, column))
+    });
+    let mut dollars = characters.filter(|(character, ..)| *character == '$');
+    dollars.nth(index).map_or(span, |(_, line, column)| Span { line, column, length, ..span })
 }

@@ -28,7 +28,11 @@ pub(crate) fn check(root: &Node, problems: &mut Problems) {
     check_tokenizer_has_text(root, problems);
     check_settings_without_model(root, problems);
     check_window_tokens(root, problems);
-    check_distance(root, problems);
+    let distances = ["min_distance_fraction", "min_distance_tokens"];
+    let hint = "keep one: the fraction follows the length of each window, the tokens do not";
+    for stage in stages(root) {
+        check_exclusive(stage, &distances, hint, problems);
+    }
     check_measure_names(root, problems);
     check_filter_amount(root, problems);
     check_document_score(root, problems);
@@ -49,7 +53,6 @@ fn stage_name(item: &Node) -> Option<&str> {
     item.get("stage").and_then(Node::as_str)
 }
 
-/// Returns the stages as listed; none if they are not a list.
 fn stages(root: &Node) -> &[Node] {
     root.get("stages").map_or(&[], Node::items)
 }
@@ -58,7 +61,6 @@ fn find_stage<'n>(root: &'n Node, name: &str) -> Option<&'n Node> {
     stage(root.get("stages")?, name)
 }
 
-/// Returns a setting of a stage; null counts as absent.
 fn setting<'n>(root: &'n Node, stage_name: &str, key: &str) -> Option<&'n Node> {
     find_stage(root, stage_name)?.get(key)
 }
@@ -85,7 +87,6 @@ fn listed(root: &Node) -> Vec<(&str, Span)> {
     stages(root).iter().filter_map(named).collect()
 }
 
-/// Alternative settings for the amount that a filter keeps.
 pub(crate) const AMOUNTS: [&str; 4] = ["keep_fraction", "keep_tokens", "budgets", "min_score"];
 /// Stages that every pipeline has, in addition to a measure.
 const REQUIRED: [&str; 3] = ["tokenize", "score", "filter"];
@@ -115,7 +116,6 @@ fn check_duplicate_stages(root: &Node, problems: &mut Problems) {
     }
 }
 
-/// Whether a stage may be listed more than once.
 fn takes_a_name(stage: &str) -> bool {
     let stages = super::schema::stages(super::schema::pipeline());
     stages.iter().any(|(name, schema)| *name == stage && schema["properties"]["name"].is_object())
@@ -161,24 +161,20 @@ fn check_missing_stages(root: &Node, problems: &mut Problems) {
             continue;
         }
         let writes = contract(name).map_or("", |stage| writes(stage.role()));
+        let hint = match name {
+            "load-partial-model" if uses_the_model => {
+                "add `- stage: load-partial-model` with its `model: FOLDER`, or give `language-model` a `model` of its own"
+            }
+            "load-partial-model" => "add `- stage: load-partial-model` with its `model: FOLDER`",
+            "tokenize" => "add `- stage: tokenize` with its `window_tokens: NUMBER`",
+            "filter" => {
+                "add `- stage: filter` with `keep_fraction`, `keep_tokens`, `budgets` or `min_score`"
+            }
+            _ => "add `- stage: score`",
+        };
         let problem =
             problems.error(key_span(root, "stages"), format!("stage `{name}` is missing"));
-        let problem = problem.label(format!("no other stage writes: {writes}"));
-        match name {
-            "load-partial-model" => {
-                let own = if uses_the_model {
-                    ", or give `language-model` a `model` of its own"
-                } else {
-                    ""
-                };
-                problem
-                    .hint(format!("add `- stage: load-partial-model` with its `model: FOLDER`{own}"))
-            }
-            "tokenize" => problem.hint("add `- stage: tokenize` with its `window_tokens: NUMBER`"),
-            "filter" => problem
-                .hint("add `- stage: filter` with `keep_fraction`, `keep_tokens`, `budgets` or `min_score`"),
-            _ => problem.hint(format!("add `- stage: {name}`")),
-        };
+        problem.label(format!("no other stage writes: {writes}")).hint(hint);
     }
 }
 
@@ -312,9 +308,7 @@ fn check_tokenizer_has_text(root: &Node, problems: &mut Problems) {
     if root.get("input").and_then(|input| input.get("tokens_column")).is_none() {
         return;
     }
-    let Some(tokenize) = find_stage(root, "tokenize") else {
-        return;
-    };
+    let Some(tokenize) = find_stage(root, "tokenize") else { return };
     for key in ["tokenizer", "special_tokens_in_text"] {
         if tokenize.get(key).is_some() {
             let message = format!("`{key}` does not apply to documents of token ids");
@@ -328,9 +322,7 @@ fn check_tokenizer_has_text(root: &Node, problems: &mut Problems) {
 
 /// Reports settings that need a model in a pipeline without one: texts then need their own tokenizer, and no token is BOS.
 fn check_settings_without_model(root: &Node, problems: &mut Problems) {
-    let Some(tokenize) = find_stage(root, "tokenize") else {
-        return;
-    };
+    let Some(tokenize) = find_stage(root, "tokenize") else { return };
     let listed = listed(root);
     let known = |(name, _): &(&str, Span)| stage_names().contains(name);
     let measures = listed.iter().any(|(name, _)| is_measure(name));
@@ -392,22 +384,13 @@ fn integer(node: Option<&Node>) -> Option<(&Node, i128)> {
     node.and_then(|node| Some((node, node.as_integer()?)))
 }
 
-fn check_distance(root: &Node, problems: &mut Problems) {
-    let keys = ["min_distance_fraction", "min_distance_tokens"];
-    let hint = "keep one: the fraction follows the length of each window, the tokens do not";
-    for stage in stages(root) {
-        check_exclusive(stage, &keys, hint, problems);
-    }
-}
-
 /// Checks names of measures, which become prefixes of column names.
 fn check_measure_names(root: &Node, problems: &mut Problems) {
+    let letter =
+        |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '_';
     let word = |name: &str| {
-        let mut letters = name.chars();
-        let first = letters.next().is_some_and(|letter| letter.is_ascii_lowercase());
-        let next =
-            |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '_';
-        first && letters.all(next) && name.len() <= 32
+        let first = name.starts_with(|first: char| first.is_ascii_lowercase());
+        first && name.chars().all(letter) && name.len() <= 32
     };
     for item in stages(root) {
         let Some(at) = item.get("name").filter(|_| stage_name(item).is_some_and(takes_a_name))
@@ -426,7 +409,6 @@ fn check_measure_names(root: &Node, problems: &mut Problems) {
     }
 }
 
-/// Reports settings of the output that do not apply to its format.
 fn check_format_settings(root: &Node, problems: &mut Problems) {
     let Some(output) = root.get("output") else { return };
     let format = output.get("format").and_then(Node::as_str).unwrap_or("parquet");
@@ -451,9 +433,7 @@ fn check_format_settings(root: &Node, problems: &mut Problems) {
 }
 
 fn check_filter_amount(root: &Node, problems: &mut Problems) {
-    let Some(filter) = find_stage(root, "filter") else {
-        return;
-    };
+    let Some(filter) = find_stage(root, "filter") else { return };
     let is_mistyped = |key: &str| suggest(key, AMOUNTS).is_some() && !AMOUNTS.contains(&key);
     let mistyped = filter.entries().iter().any(|entry| is_mistyped(&entry.key));
     let calibrated = setting(root, "score", "calibration").is_some();

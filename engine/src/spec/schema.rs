@@ -27,14 +27,14 @@ pub fn polished(schema: &schemars::Schema) -> Value {
     // Serialised, a schema has its keywords in the usual order.
     let mut schema = serde_json::to_value(schema).expect("a schema is JSON");
     visit(&mut schema, &mut |object| {
-        if let Some(Value::String(format)) = object.get("format").cloned()
-            && let Some((minimum, maximum)) = bounds(&format)
-        {
+        let format = object.get("format").and_then(Value::as_str).unwrap_or_default();
+        let bounds = bounds(format);
+        if bounds.is_some() || matches!(format, "float" | "double") {
             object.shift_remove("format");
-            if let (Some(minimum), Some(maximum)) = (minimum, maximum) {
-                object.entry("minimum").or_insert(minimum);
-                object.entry("maximum").or_insert(maximum);
-            }
+        }
+        if let Some((minimum, maximum)) = bounds {
+            object.entry("minimum").or_insert(minimum);
+            object.entry("maximum").or_insert(maximum);
         }
         if let Some(Value::String(text)) = object.get_mut("description") {
             let paragraphs: Vec<String> =
@@ -45,19 +45,17 @@ pub fn polished(schema: &schemars::Schema) -> Value {
     schema
 }
 
-/// Bounds of a number format of schemars; no bounds for a floating-point format.
-fn bounds(format: &str) -> Option<(Option<Value>, Option<Value>)> {
-    let (minimum, maximum) = match format {
+/// Bounds of an integer format of schemars.
+fn bounds(format: &str) -> Option<(Value, Value)> {
+    Some(match format {
         "uint8" => (json!(0), json!(u8::MAX)),
         "uint16" => (json!(0), json!(u16::MAX)),
         "uint32" => (json!(0), json!(u32::MAX)),
         "uint64" | "uint" => (json!(0), json!(u64::MAX)),
         "int32" => (json!(i32::MIN), json!(i32::MAX)),
         "int64" | "int" => (json!(i64::MIN), json!(i64::MAX)),
-        "float" | "double" => return Some((None, None)),
         _ => return None,
-    };
-    Some((Some(minimum), Some(maximum)))
+    })
 }
 
 /// Forbids empty strings, which are not valid as paths, columns or names.
@@ -90,7 +88,6 @@ fn visit(schema: &mut Value, change: &mut impl FnMut(&mut serde_json::Map<String
     }
 }
 
-/// Words of a `type` keyword.
 fn types(keyword: Option<&Value>) -> Vec<&str> {
     match keyword {
         Some(Value::String(word)) => vec![word],
@@ -99,7 +96,6 @@ fn types(keyword: Option<&Value>) -> Vec<&str> {
     }
 }
 
-/// One kind of value that a setting accepts.
 #[derive(Clone, Debug)]
 pub(crate) enum ValueKind<'s> {
     Null,
@@ -141,21 +137,16 @@ pub(crate) fn kinds<'s>(root: &'s Value, schema: &'s Value) -> Vec<ValueKind<'s>
             return vec![ValueKind::Names(names)];
         }
         let stages = choices.iter().map(|choice| resolved(root, choice));
-        return vec![ValueKind::Stage(
-            stages
-                .filter_map(|choice| {
-                    Some((choice["properties"]["stage"]["const"].as_str()?, choice))
-                })
-                .collect(),
-        )];
+        let named =
+            |stage: &'s Value| Some((stage["properties"]["stage"]["const"].as_str()?, stage));
+        return vec![ValueKind::Stage(stages.filter_map(named).collect())];
     }
     if let Some(name) = schema["const"].as_str() {
         return vec![ValueKind::Names(vec![(name, description(schema))])];
     }
     if let Some(names) = schema["enum"].as_array() {
-        return vec![ValueKind::Names(
-            names.iter().filter_map(|name| Some((name.as_str()?, ""))).collect(),
-        )];
+        let names = names.iter().filter_map(|name| Some((name.as_str()?, "")));
+        return vec![ValueKind::Names(names.collect())];
     }
     types(schema.get("type")).into_iter().filter_map(|word| kind(word, schema)).collect()
 }
@@ -186,7 +177,6 @@ fn whole(bound: &Value) -> Option<i128> {
     bound.as_u64().map(i128::from).or_else(|| bound.as_i64().map(i128::from))
 }
 
-/// Resolves `$ref` into the document's `$defs`.
 pub(crate) fn resolved<'s>(root: &'s Value, schema: &'s Value) -> &'s Value {
     match schema["$ref"].as_str().and_then(|reference| reference.strip_prefix("#/$defs/")) {
         Some(name) => resolved(root, &root["$defs"][name]),
@@ -224,11 +214,8 @@ pub(crate) fn sections(root: &Value) -> impl Iterator<Item = (&str, &Value)> {
 }
 
 pub(crate) fn stages(root: &Value) -> Vec<(&str, &Value)> {
-    match kinds(root, &root["properties"]["stages"]).into_iter().next() {
-        Some(ValueKind::List { items, .. }) => match kinds(root, items).into_iter().next() {
-            Some(ValueKind::Stage(stages)) => stages,
-            _ => Vec::new(),
-        },
+    match kinds(root, &root["properties"]["stages"]["items"]).pop() {
+        Some(ValueKind::Stage(stages)) => stages,
         _ => Vec::new(),
     }
 }

@@ -8,9 +8,7 @@ use crate::base::text;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Span {
     pub(crate) source: usize,
-    /// Line, from 1.
     pub(crate) line: usize,
-    /// Column, from 1.
     pub(crate) column: usize,
     /// Length in characters; those beyond the end of the line are not shown.
     pub(crate) length: usize,
@@ -69,7 +67,6 @@ impl Sources {
         self.0.get(span.source).is_some_and(|source| source.numbered)
     }
 
-    /// Converts a span to a location for messages.
     pub(crate) fn place(&self, span: Span) -> Place {
         let text = self.line(span.source, span.line).to_string();
         let rest_length = (text.chars().count() + 1).saturating_sub(span.column);
@@ -97,11 +94,9 @@ pub(crate) struct Problems<'s> {
     found: Vec<(Span, Diagnostic)>,
 }
 
-/// A problem that was just added, to extend it.
 pub(crate) struct Added<'p>(&'p mut Diagnostic);
 
 impl Added<'_> {
-    /// Sets the text next to the caret.
     pub(crate) fn label(self, label: impl Into<String>) -> Self {
         self.0.label = Some(label.into());
         self

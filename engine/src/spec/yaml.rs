@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Span as YamlSpan, StrInput};
+use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span as YamlSpan, StrInput};
 
 use super::node::{Entry, Node, YamlValue};
 use super::scalar;
@@ -16,9 +16,7 @@ use crate::base::text::{count, printable, quoted};
 
 /// Maximum size of a pipeline file in bytes. Even a long pipeline has only about a hundred lines.
 pub(crate) const MAX_FILE_BYTES: usize = 1 << 20;
-/// Maximum nesting depth of lists and mappings.
 const MAX_DEPTH: usize = 64;
-/// Maximum number of keys and values.
 const MAX_NODES: usize = 20_000;
 
 /// Start of a text on the first line of its source, for positions: column, from 1.
@@ -78,23 +76,14 @@ fn with_whole_characters(text: &str) -> Cow<'_, str> {
 
 /// Returns the first character that YAML forbids (chapter 5.1), which includes those that could disturb a terminal.
 fn forbidden_character(text: &str, origin: Origin) -> Option<(String, Span)> {
-    let (mut line, mut column) = (1, 0);
-    for character in text.chars() {
-        column += 1;
-        match character {
-            '\n' => (line, column) = (line + 1, 0),
-            '\t' | '\r' | '\u{85}' => {}
-            _ if character.is_control() => {
-                let span = origin.span(line, column, 1);
-                return Some((
-                    format!("control character `{}` in a YAML text", printable(character)),
-                    span,
-                ));
-            }
-            _ => {}
-        }
-    }
-    None
+    let lines = text.split('\n').zip(1..);
+    let mut characters = lines
+        .flat_map(|(text, line)| text.chars().zip(1..).map(move |(of, column)| (of, line, column)));
+    let is_forbidden =
+        |character: char| character.is_control() && !matches!(character, '\t' | '\r' | '\u{85}');
+    let (character, line, column) = characters.find(|(of, ..)| is_forbidden(*of))?;
+    let message = format!("control character `{}` in a YAML text", printable(character));
+    Some((message, origin.span(line, column, 1)))
 }
 
 impl Origin {
@@ -142,15 +131,15 @@ impl<'t> Reader<'t, '_, '_> {
         }
     }
 
-    fn next(&mut self) -> Option<(Event<'t>, YamlSpan)> {
+    fn next(&mut self) -> Option<(Event<'t>, Span)> {
         match self.events.next_event() {
-            Some(Ok(event)) => Some(event),
+            Some(Ok((event, span))) => Some((event, self.origin.convert(span))),
             Some(Err(error)) => self.syntax(&error),
-            None => Some((Event::StreamEnd, YamlSpan::empty(Marker::new(0, 1, 0)))),
+            None => Some((Event::StreamEnd, self.origin.span(1, 1, 0))),
         }
     }
 
-    fn node(&mut self, (event, span): (Event<'t>, YamlSpan), depth: usize) -> Option<Node> {
+    fn node(&mut self, (event, span): (Event<'t>, Span), depth: usize) -> Option<Node> {
         self.nodes += 1;
         if self.nodes > MAX_NODES {
             let message = format!("more than {} keys and values", count(MAX_NODES as u64));
@@ -160,7 +149,6 @@ impl<'t> Reader<'t, '_, '_> {
             let message = format!("lists and mappings nested deeper than {MAX_DEPTH} levels");
             return self.refuse(span, &message, "a pipeline needs about four levels");
         }
-        let own = self.origin.convert(span);
         match event {
             Event::Scalar(text, style, anchor, tag) => {
                 self.refuse_properties(span, anchor, tag.is_some())?;
@@ -170,19 +158,19 @@ impl<'t> Reader<'t, '_, '_> {
                 } else {
                     YamlValue::String(text.to_string())
                 };
-                Some(Node { span: own, value, text: text.into_owned(), plain })
+                Some(Node { span, value, text: text.into_owned(), plain })
             }
             Event::SequenceStart(anchor, tag) => {
                 self.refuse_properties(span, anchor, tag.is_some())?;
                 let value = YamlValue::List(self.items(depth)?);
-                Some(Node { value, ..Node::mapping(own) })
+                Some(Node { value, ..Node::mapping(span) })
             }
             Event::MappingStart(anchor, tag) => {
                 self.refuse_properties(span, anchor, tag.is_some())?;
                 let value = YamlValue::Mapping(self.entries(depth)?);
-                Some(Node { value, ..Node::mapping(own) })
+                Some(Node { value, ..Node::mapping(span) })
             }
-            Event::Alias(_) => self.refuse_alias(own),
+            Event::Alias(_) => self.refuse_alias(span),
             _ => self.refuse(span, "expected a value here", "complete the file"),
         }
     }
@@ -235,7 +223,7 @@ impl<'t> Reader<'t, '_, '_> {
         }
     }
 
-    fn refuse_properties(&mut self, span: YamlSpan, anchor: usize, tagged: bool) -> Option<()> {
+    fn refuse_properties(&mut self, span: Span, anchor: usize, tagged: bool) -> Option<()> {
         if anchor > 0 {
             let hint = "remove it; text that begins with `&` needs quotes";
             return self.refuse(span, "anchors (`&name`) are not part of a pipeline", hint);
@@ -247,11 +235,7 @@ impl<'t> Reader<'t, '_, '_> {
         Some(())
     }
 
-    fn refuse<T>(&mut self, span: YamlSpan, message: &str, hint: &str) -> Option<T> {
-        self.refuse_at(self.origin.convert(span), message, hint)
-    }
-
-    fn refuse_at<T>(&mut self, span: Span, message: &str, hint: &str) -> Option<T> {
+    fn refuse<T>(&mut self, span: Span, message: &str, hint: &str) -> Option<T> {
         self.problems.error(span, message).hint(hint);
         None
     }
@@ -265,11 +249,11 @@ impl<'t> Reader<'t, '_, '_> {
         if let Some(tab) = self.tab_near(span) {
             let message = "not valid YAML: a tab in the indentation";
             let hint = "indent with spaces: YAML does not allow tabs there";
-            return self.refuse_at(tab, message, hint);
+            return self.refuse(tab, message, hint);
         }
         let line = self.problems.sources.line(span.source, span.line);
         let message = format!("not valid YAML: {}", error.info().trim());
-        self.refuse_at(span, &message, syntax_hint(error.info(), line))
+        self.refuse(span, &message, syntax_hint(error.info(), line))
     }
 
     /// Detects a tab in the indentation, which the library reports at the end of the previous line or by another name.
@@ -286,7 +270,7 @@ impl<'t> Reader<'t, '_, '_> {
         } else {
             "text that begins with `*` needs quotes of its own: `--set 'PATH=\"*…\"'`"
         };
-        self.refuse_at(span, "aliases (`*name`) are not part of a pipeline", hint)
+        self.refuse(span, "aliases (`*name`) are not part of a pipeline", hint)
     }
 }
 
@@ -295,7 +279,6 @@ fn indenting_tab(line: &str) -> Option<usize> {
     indentation.zip(1..).find(|(character, _)| *character == '\t').map(|(_, column)| column)
 }
 
-/// Suggests the fix for the usual causes of a syntax error.
 fn syntax_hint(info: &str, line: &str) -> &'static str {
     if info.contains("quoted scalar") {
         "close the quotes"

@@ -83,7 +83,6 @@ pub(super) fn home_of(root: &Json, key: &str) -> Option<String> {
     homes.next().is_none().then(|| format!("{kind}`{home}`"))
 }
 
-pub(super) fn first_sentence(text: &str) -> String {
-    let end = text.find(". ").map_or(text.trim_end_matches('.').len(), |at| at);
-    text[..end].to_string()
+pub(super) fn first_sentence(text: &str) -> &str {
+    text.split_once(". ").map_or(text.trim_end_matches('.'), |(first, _)| first)
 }

@@ -7,53 +7,43 @@ use crate::spec::schema::{ValueKind, kinds};
 
 /// Describes the accepted values of a setting: `an integer from 2 to 16,777,216`, `` `auto`, `cpu` or a list of strings ``.
 pub(crate) fn in_words(root: &Value, schema: &Value) -> String {
-    let kinds = kinds(root, schema);
-    let mut words = Vec::new();
-    for kind in kinds {
-        match kind {
-            ValueKind::Null => {}
-            ValueKind::Boolean => words.extend(["`true`".to_string(), "`false`".to_string()]),
-            ValueKind::Integer { minimum, maximum } if minimum == maximum => {
-                words.push(grouped(minimum));
-            }
-            ValueKind::Integer { minimum, maximum } => {
-                words.push(format!("an integer{}", range(minimum, maximum)));
-            }
-            ValueKind::Number { minimum, maximum } => {
-                words.push(format!("a number{}", number_range(minimum, maximum)));
-            }
-            ValueKind::String => words.push("a string".to_string()),
-            ValueKind::Names(names) => {
-                words.extend(names.iter().map(|(name, _)| format!("`{name}`")));
-            }
-            ValueKind::List { items, .. } => {
-                words.push(format!("a list of {}", plural(root, items)));
-            }
-            ValueKind::Mapping(_) => words.push("a mapping".to_string()),
-            ValueKind::Stage(_) => words.push("a stage".to_string()),
+    let words = kinds(root, schema).into_iter().flat_map(|kind| match kind {
+        ValueKind::Boolean => vec!["`true`".to_string(), "`false`".to_string()],
+        ValueKind::Integer { minimum, maximum } if minimum == maximum => vec![grouped(minimum)],
+        ValueKind::Integer { minimum, maximum } => {
+            vec![format!("an integer{}", range(minimum, maximum))]
         }
-    }
-    joined(&words)
+        ValueKind::Number { minimum, maximum } => {
+            vec![format!("a number{}", number_range(minimum, maximum))]
+        }
+        ValueKind::Names(names) => quoted(&names),
+        ValueKind::Stage(_) => vec!["a stage".to_string()],
+        kind => short(root, &kind).into_iter().collect(),
+    });
+    joined(&words.collect::<Vec<_>>())
 }
 
 /// Like [`in_words`], with a single word per kind, for messages such as "is a string, not an integer".
 pub(crate) fn in_short(root: &Value, schema: &Value) -> String {
-    let words: Vec<String> = kinds(root, schema)
-        .iter()
-        .filter_map(|kind| match kind {
-            ValueKind::Null => None,
-            ValueKind::Boolean => Some("a boolean".to_string()),
-            ValueKind::Integer { .. } => Some("an integer".to_string()),
-            ValueKind::Number { .. } => Some("a number".to_string()),
-            ValueKind::String => Some("a string".to_string()),
-            ValueKind::Names(names) => {
-                Some(joined(&names.iter().map(|(name, _)| format!("`{name}`")).collect::<Vec<_>>()))
-            }
-            ValueKind::List { items, .. } => Some(format!("a list of {}", plural(root, items))),
-            ValueKind::Mapping(_) | ValueKind::Stage(_) => Some("a mapping".to_string()),
-        })
-        .collect();
-    joined(&words)
+    let words = kinds(root, schema).into_iter().filter_map(|kind| short(root, &kind));
+    joined(&words.collect::<Vec<_>>())
+}
+
+fn short(root: &Value, kind: &ValueKind) -> Option<String> {
+    Some(match kind {
+        ValueKind::Null => return None,
+        ValueKind::Boolean => "a boolean".to_string(),
+        ValueKind::Integer { .. } => "an integer".to_string(),
+        ValueKind::Number { .. } => "a number".to_string(),
+        ValueKind::String => "a string".to_string(),
+        ValueKind::Names(names) => joined(&quoted(names)),
+        ValueKind::List { items, .. } => format!("a list of {}", plural(root, items)),
+        ValueKind::Mapping(_) | ValueKind::Stage(_) => "a mapping".to_string(),
+    })
+}
+
+fn quoted(names: &[(&str, &str)]) -> Vec<String> {
+    names.iter().map(|(name, _)| format!("`{name}`")).collect()
 }
 
 fn plural(root: &Value, items: &Value) -> &'static str {
@@ -94,7 +84,6 @@ fn number_range(minimum: f64, maximum: f64) -> String {
     }
 }
 
-/// Formats an integer with thousands separators, as in the manual.
 pub(crate) fn grouped(integer: i128) -> String {
     let sign = if integer < 0 { "-" } else { "" };
     match u64::try_from(integer.unsigned_abs()) {
