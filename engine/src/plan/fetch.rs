@@ -5,17 +5,15 @@
 //! see `stores.rs`.
 
 #[cfg(feature = "cloud")]
-pub(crate) mod bucket;
+pub(crate) mod download;
 #[cfg(feature = "cloud")]
 pub(crate) mod folder;
 pub(crate) mod hub;
 #[cfg(feature = "cloud")]
 pub(crate) mod slice;
+#[cfg(feature = "cloud")]
+pub(crate) mod source;
 pub(crate) mod stores;
-#[cfg(feature = "cloud")]
-pub(crate) mod stores_fetch;
-#[cfg(feature = "cloud")]
-pub(crate) mod web;
 
 use std::path::{Path, PathBuf};
 
@@ -25,7 +23,6 @@ use longsift_stages::model::ModelProblem;
 use crate::storage::hub::{Hub, HubOptions};
 use stores::{FetchKind, FetchedModels};
 
-/// Fetches remote models and tokenizers into local folders.
 pub struct RemoteModels {
     /// Hub client, also used for data sets.
     pub hub: Hub,
@@ -40,9 +37,6 @@ impl RemoteModels {
     }
 
     /// Returns the local path of a model or a tokenizer. Fetches it from an address if necessary.
-    ///
-    /// # Errors
-    /// All problems: an invalid address, a missing or unsupported model, an unreachable network.
     pub(crate) fn locate(
         &self,
         location: Location,

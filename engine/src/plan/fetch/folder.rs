@@ -21,9 +21,17 @@ struct SliceRecord<'a> {
     source: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     endpoint: Option<&'a str>,
-    tensors: &'a [String],
-    fetched_bytes: u64,
-    checkpoint_bytes: u64,
+    #[serde(flatten)]
+    fetched: &'a FetchedModel,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct FetchedModel {
+    /// Tensors of layer 0, sorted.
+    pub(crate) tensors: Vec<String>,
+    pub(crate) fetched_bytes: u64,
+    /// Bytes of the whole checkpoint.
+    pub(crate) checkpoint_bytes: u64,
 }
 
 /// Folder that only this process fills.
@@ -55,7 +63,6 @@ impl PartialFolder {
         &self.folder
     }
 
-    /// Checks that the disk has `wanted` free bytes.
     pub(crate) fn check_space(&self, wanted: u64) -> Result<(), ModelProblem> {
         let free = files::free_bytes(&self.folder)?;
         if wanted <= free {
@@ -91,22 +98,23 @@ impl PartialFolder {
         Ok(())
     }
 
-    /// Renames a slice to `<version>-<digest of its tensors>` and records its origin.
-    pub(crate) fn finish_slice(
+    /// Renames the folder to `<version>-tokenizer`, or that of a model to `<version>-<digest of its tensors>` and records its
+    /// origin.
+    pub(crate) fn finish(
         self,
         version: &str,
         source: &str,
         endpoint: Option<&str>,
-        fetched: &FetchedModel,
+        fetched: Option<&FetchedModel>,
     ) -> Result<PathBuf, ModelProblem> {
-        let FetchedModel { ref tensors, bytes: fetched_bytes, checkpoint_bytes } = *fetched;
+        let Some(fetched) = fetched else { return self.rename(&format!("{version}-tokenizer")) };
         let endpoint = endpoint.map(shown);
-        let endpoint = endpoint.as_deref();
-        let record = SliceRecord { source, endpoint, tensors, fetched_bytes, checkpoint_bytes };
+        let record = SliceRecord { source, endpoint: endpoint.as_deref(), fetched };
         let json = serde_json::to_vec_pretty(&record).expect("plain data");
         self.write("slice.json", &json)?;
-        let digest = text::sha256_hex(tensors.join("\n").as_bytes());
-        let folder = self.finish(&format!("{version}-{}", &digest[..12]))?;
+        let digest = text::sha256_hex(fetched.tensors.join("\n").as_bytes());
+        let folder = self.rename(&format!("{version}-{}", &digest[..12]))?;
+        let FetchedModel { fetched_bytes, checkpoint_bytes, .. } = *fetched;
         tracing::info!(
             fetched_bytes,
             checkpoint_bytes,
@@ -118,21 +126,11 @@ impl PartialFolder {
         Ok(folder)
     }
 
-    /// Renames the folder to its final name.
-    pub(crate) fn finish(self, name: &str) -> Result<PathBuf, ModelProblem> {
+    fn rename(self, name: &str) -> Result<PathBuf, ModelProblem> {
         let folder = self.parent.join(name);
         // An existing folder of that name is unusable, otherwise nothing would have been fetched.
         files::remove_folder(&folder)?;
         files::rename(&self.folder, &folder)?;
         Ok(folder)
     }
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct FetchedModel {
-    /// Tensors of layer 0, sorted.
-    pub(crate) tensors: Vec<String>,
-    pub(crate) bytes: u64,
-    /// Bytes of the whole checkpoint.
-    pub(crate) checkpoint_bytes: u64,
 }

@@ -25,7 +25,6 @@ pub(super) const VERSIONS: &str = "versions.json";
 /// Limit of a file that lists about twenty files.
 const MAX_TEXT_BYTES: u64 = 1 << 20;
 
-/// Part of a remote folder to fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FetchKind {
     Model,
@@ -54,7 +53,6 @@ pub(crate) type Versions = BTreeMap<String, Option<String>>;
 
 /// Local copies of models of stores.
 pub(super) struct FetchedModels {
-    /// Parent folder of all addresses.
     root: PathBuf,
     offline: bool,
     #[cfg_attr(
@@ -69,7 +67,6 @@ impl FetchedModels {
         Self { root, offline, stop }
     }
 
-    /// Returns the folder with the requested part of an address.
     pub(super) fn locate(
         &self,
         address: &str,
