@@ -12,6 +12,7 @@ pub(crate) mod encoded;
 pub(crate) mod estimate;
 pub(crate) mod explain;
 pub(crate) mod fetch;
+mod findings;
 pub mod identity;
 pub mod lock;
 pub mod measures;
@@ -67,7 +68,6 @@ pub struct Plan {
     pub whole_units: u64,
     /// Rows of all shards.
     pub whole_rows: u64,
-    /// Columns that make up a document.
     pub columns: DocumentColumns,
     /// Model and devices; `None` if no measure needs them.
     pub attention: Option<Attention>,
@@ -80,24 +80,17 @@ pub struct Plan {
     pub measures: Measures,
     /// Programs of the `external` stages, in pipeline order.
     pub programs: Vec<Program>,
-    /// Guards that are checked before measures.
     pub cascade: Cascade,
-    /// BOS tokens before each window.
     pub bos: Bos,
     /// Cache folder of built tables.
     pub cache_folder: PathBuf,
     pub directory: RunDirectory,
-    /// Estimated memory, disk and windows.
     pub estimate: Estimate,
-    /// Warnings that require no change.
     pub warnings: Vec<Diagnostic>,
 }
 
 impl Plan {
     /// Returns the model and the devices for a command that requires them.
-    ///
-    /// # Errors
-    /// No measure of the pipeline needs them.
     pub fn needed_attention(&self) -> Result<&Attention> {
         let none = || {
             let message = format!(

@@ -26,7 +26,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-use longsift_stages::contract::{BrokenRule, Location};
+use longsift_stages::contract::Location;
 use longsift_stages::{
     External, Filter, FirstLayerAttention, LoadPartialModel, Role, Score, ShardAcrossDevices,
     StageSettings, Tokenize,
@@ -60,7 +60,6 @@ pub struct Spec {
     pub pipeline: Pipeline,
     /// `--set` as given, without secret parts of addresses.
     pub overrides: Vec<String>,
-    /// Value of each declared parameter.
     pub params: BTreeMap<String, String>,
     name: String,
     folder: PathBuf,
@@ -168,9 +167,6 @@ impl Spec {
     }
 
     /// Restores the pipeline `pipeline` from a run directory, with its resolved settings.
-    ///
-    /// # Errors
-    /// As for a pipeline file.
     pub fn recorded(pipeline: &str, settings: &Value, overrides: &Overrides) -> CheckedPipeline {
         // JSON is a subset of YAML.
         let text = serde_json::to_string_pretty(settings).expect("settings are plain data");
@@ -179,7 +175,6 @@ impl Spec {
         Ok((Self { name: pipeline.to_owned(), ..spec }, warnings))
     }
 
-    /// Path of the pipeline file, as given.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -199,20 +194,10 @@ impl Spec {
         }
     }
 
-    /// Creates an error at the location of a setting.
     pub fn error(&self, path: &str, message: impl Into<String>) -> Diagnostic {
         Diagnostic::error(Blame::Pipeline, message).at(self.locate(path))
     }
 
-    /// Creates the errors of rules that the settings below `path` break.
-    pub fn rule_errors(&self, path: &str, rules: Vec<BrokenRule>) -> Vec<Diagnostic> {
-        let error = |BrokenRule { setting, message, hint }| {
-            self.error(&format!("{path}.{setting}"), message).hint(hint)
-        };
-        rules.into_iter().map(error).collect()
-    }
-
-    /// Creates a warning at the location of a setting.
     pub fn warning(&self, path: &str, message: impl Into<String>) -> Diagnostic {
         Diagnostic::warning(Blame::Pipeline, message).at(self.locate(path))
     }
@@ -343,22 +328,20 @@ fn resolve(root: &Node, problems: &mut Problems) -> Option<Pipeline> {
 }
 
 fn unreadable(name: &str, error: &std::io::Error) -> Diagnostic {
-    let message = format!("pipeline file {} cannot be read: {error}", quoted(name));
-    match error.kind() {
-        ErrorKind::NotFound => Diagnostic::error(
-            Blame::Pipeline,
-            format!("pipeline file {} does not exist", quoted(name)),
-        )
-        .hint("check the path; `longsift init` writes a pipeline to start from"),
-        ErrorKind::IsADirectory => {
-            Diagnostic::error(Blame::Pipeline, format!("{} is a folder", quoted(name)))
-                .hint("name the pipeline file in it")
-        }
+    let file = quoted(name);
+    let message = format!("pipeline file {file} cannot be read: {error}");
+    let (message, hint) = match error.kind() {
+        ErrorKind::NotFound => (
+            format!("pipeline file {file} does not exist"),
+            "check the path; `longsift init` writes a pipeline to start from",
+        ),
+        ErrorKind::IsADirectory => (format!("{file} is a folder"), "name the pipeline file in it"),
         ErrorKind::PermissionDenied | ErrorKind::NotADirectory | ErrorKind::InvalidInput => {
-            Diagnostic::error(Blame::Pipeline, message).hint("check the path and its permissions")
+            (message, "check the path and its permissions")
         }
-        _ => Diagnostic::error(Blame::Machine, message),
-    }
+        _ => return Diagnostic::error(Blame::Machine, message),
+    };
+    Diagnostic::error(Blame::Pipeline, message).hint(hint)
 }
 
 /// Error at the first byte that is not UTF-8.

@@ -14,7 +14,6 @@ use crate::devices::dispatch::terms::{Policy, Unit};
 /// millisecond, ten times as long as starting a piece takes.
 const MIN_PIECE_PAIRS: u64 = 1 << 28;
 
-/// Model, devices, and the settings of both.
 pub struct Attention {
     pub model: ModelFolder,
     pub devices: Devices,

@@ -1,15 +1,13 @@
 //! Guards that are checked before a measure: which windows skip the measure, and the order of measures.
 
-use std::cmp::Ordering;
-
 use longsift_stages::Reads;
 use longsift_stages::contract::{Column, Merge};
 use longsift_stages::filter::guards::{Bounds, Guard, Verdict};
 use longsift_stages::score::DocumentScore;
 use serde_json::{Map, Value, json};
 
+use super::findings::Findings;
 use super::measures::Measures;
-use crate::base::diagnostic::Diagnostic;
 use crate::run_directory::facts::Facts;
 use crate::spec::Spec;
 use crate::spec::pipeline::Samples;
@@ -29,8 +27,7 @@ pub struct PrecedingGuard {
 }
 
 impl PrecedingGuard {
-    /// Whether a sample with these window values is rejected. A sample without a value is dropped later, for the missing
-    /// statistic.
+    /// Whether a sample with these window values is rejected. A sample without a value is dropped later.
     fn rejects(&self, windows: &[f64]) -> bool {
         let value = match &self.merge {
             Some(merge) => merge.merge_windows(windows),
@@ -166,19 +163,13 @@ impl Cascade {
 /// Combines two bounds of one statistic to the stricter ones.
 fn stricter(bounds: Bounds, other: &Map<String, Value>) -> Bounds {
     let (low, high) = (other["min"].as_f64(), other["max"].as_f64());
-    let all = |one: Option<f64>, other: Option<f64>, keep: Ordering| {
-        one.into_iter()
-            .chain(other)
-            .reduce(|one, other| if one.total_cmp(&other) == keep { one } else { other })
-    };
     Bounds {
-        low: all(bounds.low, low, Ordering::Greater),
-        high: all(bounds.high, high, Ordering::Less),
+        low: bounds.low.into_iter().chain(low).max_by(f64::total_cmp),
+        high: bounds.high.into_iter().chain(high).min_by(f64::total_cmp),
     }
 }
 
-/// Returns the measure that a guard precedes and the statistic that it reads; `None` if it precedes no measure, or if
-/// its measure or statistic is not in the pipeline.
+/// Returns the measure that a guard precedes, if both its measure and its statistic are in the pipeline.
 fn guard_before(
     spec: &Spec,
     measures: &Measures,
@@ -210,43 +201,33 @@ pub fn document_merge(column: &Column, document_score: Option<DocumentScore>) ->
     }
 }
 
-/// Checks the guards before measures: a guard that reads a device measure, and a cycle of measures. Warns that the
-/// statistics of groups come from fewer samples.
-pub(super) fn check(
-    spec: &Spec,
-    measures: &Measures,
-    cascade: &Cascade,
-    problems: &mut Vec<Diagnostic>,
-) {
-    let stages = &spec.pipeline.stages;
-    let indexed_guards = cascade.before.iter().zip(measures.indices());
-    for (guard, measure) in
-        indexed_guards.flat_map(|(of, measure)| of.iter().map(move |one| (one, measure)))
-    {
-        let path = format!("stages.filter.guards.{}.before", guard.guard);
-        let reads = measures.get(stages, guard.reads);
-        if measures.get(stages, measure).needs().answers() == Some(Reads::Document) {
-            let message =
-                "`before` cannot name a stage that reads documents, because guards check windows";
-            problems.push(spec.error(&path, message).hint("remove `before`"));
-        }
-        let reason = match (reads.needs().attention(), reads.needs().forward()) {
-            (Some(_), _) => Some("is measured on devices"),
-            (None, Some(_)) => Some("is measured by a whole model"),
-            (None, None) => None,
-        };
-        if let Some(reason) = reason {
+/// Reports guards before measures that read a measure of a device or a whole model, and cycles of measures.
+pub(super) fn check(measures: &Measures, cascade: &Cascade, found: &mut Findings<'_>) {
+    let stages = &found.spec.pipeline.stages;
+    for (guards, measure) in cascade.before.iter().zip(measures.indices()) {
+        for guard in guards {
+            let path = format!("stages.filter.guards.{}.before", guard.guard);
+            if measures.get(stages, measure).needs().answers() == Some(Reads::Document) {
+                let message = "`before` cannot name a stage that reads documents, because guards check windows";
+                found.error(&path, message, "remove `before`");
+            }
+            let needs = measures.get(stages, guard.reads).needs();
+            let reason = match (needs.attention(), needs.forward()) {
+                (Some(_), _) => "is measured on devices",
+                (None, Some(_)) => "is measured by a whole model",
+                (None, None) => continue,
+            };
             let message = format!(
                 "`before` is not possible for a guard on `{}`, which {reason}",
                 guard.statistic
             );
             let hint = "remove `before`: the guard is then checked after all measures";
-            problems.push(spec.error(&path, message).hint(hint));
+            found.error(&path, message, hint);
         }
     }
     if let Some(guard) = cascade.cycle() {
         let path = format!("stages.filter.guards.{guard}.before");
         let message = "the guards form a cycle: a measure would have to precede itself";
-        problems.push(spec.error(&path, message).hint("remove one `before` of the cycle"));
+        found.error(&path, message, "remove one `before` of the cycle");
     }
 }

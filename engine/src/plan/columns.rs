@@ -8,7 +8,6 @@ use longsift_stages::contract::{Column, Kind};
 use crate::plan::Plan;
 use crate::spec::pipeline::Samples;
 
-/// Columns that every output has in addition to the input's.
 pub const COLUMNS: [&str; 9] = [
     "longsift_sample_id",
     "longsift_score",
@@ -56,25 +55,18 @@ pub fn added(plan: &Plan) -> Vec<Field> {
         let is_required = required.any(|term| term.statistic == column.name);
         Field::new(statistic_column(column), DataType::Float64, unscored || !is_required)
     });
-    let [id, score, rest @ ..] = COLUMNS;
-    let types = [
-        (DataType::Int32, true),
-        (DataType::Int32, true),
-        (DataType::Int64, true),
-        (DataType::Int64, true),
-        (DataType::Int64, true),
-        (DataType::Int64, true),
-        (DataType::Int64, marks),
-    ];
-    let first =
-        [Field::new(id, DataType::Utf8, false), Field::new(score, DataType::Float64, unscored)];
-    let last = rest.into_iter().zip(types);
-    let last = last.map(|(name, (kind, nullable))| Field::new(name, kind, nullable));
+    let [id, score, positions @ .., tokens] = COLUMNS;
+    let field = |(name, kind, nullable): (&str, DataType, bool)| Field::new(name, kind, nullable);
+    let first = [(id, DataType::Utf8, false), (score, DataType::Float64, unscored)].map(field);
+    let positions = positions.into_iter().enumerate().map(|(index, name)| {
+        let kind = if index < 2 { DataType::Int32 } else { DataType::Int64 };
+        field((name, kind, true))
+    });
     let [kept, reason] = MARKS;
-    let marked =
-        [Field::new(kept, DataType::Boolean, false), Field::new(reason, DataType::Utf8, true)];
-    let marked = marked.into_iter().filter(|_| marks);
-    first.into_iter().chain(of_statistics).chain(last).chain(marked).collect()
+    let marked = [(kept, DataType::Boolean, false), (reason, DataType::Utf8, true)].map(field);
+    let last = [field((tokens, DataType::Int64, marks))];
+    let last = last.into_iter().chain(marked.into_iter().filter(|_| marks));
+    first.into_iter().chain(of_statistics).chain(positions).chain(last).collect()
 }
 
 /// Returns the schema of the output: the input's columns, with texts of windows as plain strings, and the added ones.

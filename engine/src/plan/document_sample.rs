@@ -9,7 +9,6 @@ use super::Plan;
 use crate::base::diagnostic::Diagnostic;
 use crate::base::text::count;
 
-/// Share of dropped tokens above which a plan warns.
 const MAX_DROPPED_SHARE: f64 = 0.5;
 
 /// Sampled rows: the lengths of documents, and the rows that would be quarantined.
@@ -18,13 +17,10 @@ pub struct DocumentSample {
     /// Rows of the input that the sample represents.
     pub rows: u64,
     lengths: Vec<u64>,
-    /// Documents without a window.
     too_short: u64,
     tokens: u64,
-    /// Tokens inside windows.
     covered: u64,
     windows: u64,
-    /// Rows that would be quarantined, by reason.
     bad: BTreeMap<&'static str, u64>,
 }
 
@@ -38,7 +34,6 @@ impl DocumentSample {
         self.windows += windows;
     }
 
-    /// Adds a row that would be quarantined.
     pub fn add_bad(&mut self, reason: &'static str) {
         *self.bad.entry(reason).or_default() += 1;
     }
@@ -75,8 +70,7 @@ impl DocumentSample {
         (self.tokens - self.covered) as f64 / self.tokens.max(1) as f64
     }
 
-    /// Returns the largest power of two from 1,024 to 32,768 that at least half of the documents reach; `None` if fewer
-    /// reach 1,024.
+    /// Returns the largest power of two from 1,024 to 32,768 that at least half of the documents reach, if any.
     pub fn window_tokens(&self) -> Option<u32> {
         let reach = |tokens: u32| {
             self.lengths.iter().filter(|length| **length >= u64::from(tokens)).count()

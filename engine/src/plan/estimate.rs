@@ -38,7 +38,6 @@ pub struct Estimate {
     /// Bytes of projections in memory in addition to the table; 0 for models whose table holds the heads themselves.
     pub packed_bytes: u64,
     pub table_cached: bool,
-    /// Maximum bytes of memory per window in flight.
     pub window_bytes: u64,
     pub windows_in_flight: usize,
     /// Maximum bytes of memory in addition to the mapped table.
@@ -129,8 +128,7 @@ impl Estimate {
         (estimate, if devices.is_cpu() { of_windows } else { 0 })
     }
 
-    /// Returns the bytes that a run will write to the run directory and the output (approximate), given `existing_scores`
-    /// bytes of existing scores.
+    /// Returns the approximate bytes that a run will write, given the bytes of existing scores.
     pub fn bytes_to_write(&self, existing_scores: u64) -> u64 {
         self.scores_bytes.saturating_sub(existing_scores) + self.output_bytes
     }

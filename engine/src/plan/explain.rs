@@ -6,9 +6,9 @@ use std::fmt::{self, Write};
 use longsift_kernels::{ElementType, Kernel};
 use longsift_stages::contract::{Column, Decimal, Kind};
 use longsift_stages::filter::KeepTokens;
-use longsift_stages::first_layer_attention::{FirstLayer, Mask, Rows};
+use longsift_stages::first_layer_attention::{FirstLayer, Rows};
 use longsift_stages::load_partial_model::Precision;
-use longsift_stages::score::terms::{Standardise, Term};
+use longsift_stages::score::terms::Term;
 use longsift_stages::tokenize::{Encoder, ShortDocuments, Windows};
 use longsift_stages::{Filter, Reads, Score};
 use serde_json::{Value, json};
@@ -24,6 +24,7 @@ use crate::base::text::{bytes, count, counted, quoted};
 use crate::dataset::documents::ContentColumn;
 use crate::plan::Plan;
 use crate::run_directory::scores::MeasureColumns;
+use crate::spec::assertions::written;
 use crate::spec::pipeline::{OutputFormat, ParquetCompression, Samples};
 
 /// Work that an existing run directory has completed for a plan.
@@ -31,7 +32,6 @@ use crate::spec::pipeline::{OutputFormat, ParquetCompression, Samples};
 pub struct CompletedWork {
     /// Units with a valid record.
     pub units: usize,
-    /// Windows in those units.
     pub windows: u64,
     /// Whether the run is finished and unchanged.
     pub finished: bool,
@@ -55,49 +55,53 @@ impl fmt::Display for PlanExplanation<'_> {
             Some(absent) => ("time", absent.time()),
             None => ("memory", memory(plan)),
         };
-        let measures = plan.measures.columns.iter().zip(plan.measures.indices());
-        let reads_documents =
-            |index| plan.measure(index).needs().answers() == Some(Reads::Document);
-        let measures = measures.filter(|(_, index)| !reads_documents(*index));
-        let measures = measures.map(|(of, index)| {
-            let what = match &plan.attention {
-                Some(needed) if of.measure == ATTENTION => attention(plan, needed),
-                _ => measure(plan, of),
-            };
-            let whole = plan.whole_models.get(&index);
-            let whole = whole.map_or(String::new(), |whole| format!("; {}", whole.in_words()));
-            (&*of.measure, what + &skip_conditions(plan, index) + &whole)
-        });
         let mut lines = vec![("input", input(plan))];
         lines.extend(columns(plan).map(|columns| ("", columns)));
-        let after_input = lines.len();
+        if let Some(needed) = &plan.attention {
+            lines.push(("load-partial-model", model(plan, needed)));
+        }
         let programs = plan.programs.iter();
         let programs = programs.filter(|program| program.settings.reads == Reads::Document);
         lines.extend(programs.map(|program| (&*program.settings.name, documents(program))));
         lines.push(("tokenize", tokenize(plan)));
         lines.extend(self.sample.in_words().map(|documents| ("documents", documents)));
         if let Some(needed) = &plan.attention {
-            lines.insert(after_input, ("load-partial-model", model(plan, needed)));
             let devices = match &self.sizing {
                 Some(absent) => absent_devices(needed, absent),
                 None => devices(plan, needed),
             };
             lines.push(("shard-across-devices", devices));
         }
-        let map = map_memory_bytes(plan).map(|max| {
+        for (of, index) in plan.measures.columns.iter().zip(plan.measures.indices()) {
+            if plan.measure(index).needs().answers() == Some(Reads::Document) {
+                continue;
+            }
+            let what = match &plan.attention {
+                Some(needed) if of.measure == ATTENTION => attention(plan, needed),
+                _ => measure(plan, of),
+            };
+            let whole =
+                plan.whole_models.get(&index).map(|whole| format!("; {}", whole.in_words()));
+            let whole = whole.unwrap_or_default();
+            lines.push((&*of.measure, what + &skip_conditions(plan, index) + &whole));
+        }
+        lines.push(("score", score(plan)));
+        lines.extend(preset::components(plan).into_iter().map(|components| ("", components)));
+        lines.extend([
+            ("filter", filter(plan)),
+            ("output", output(plan)),
+            (memory_or_time, memory),
+        ]);
+        lines.extend(map_memory_bytes(plan).map(|max| {
             let text = format!(
                 "of a document of {} tokens in {MAP_BLOCKS} blocks (`longsift map`): at most {} in addition to the mapped table",
                 count(MAP_TOKENS),
                 bytes(max)
             );
             ("map", text)
-        });
-        let mut rest = vec![("score", score(plan))];
-        rest.extend(preset::components(plan).into_iter().map(|components| ("", components)));
-        rest.extend([("filter", filter(plan)), ("output", output(plan)), (memory_or_time, memory)]);
-        rest.extend(map);
-        rest.extend([("disk", disk(plan)), ("done", done(plan, &self.done))]);
-        for (name, text) in lines.into_iter().chain(measures).chain(rest) {
+        }));
+        lines.extend([("disk", disk(plan)), ("done", done(plan, &self.done))]);
+        for (name, text) in lines {
             writeln!(f, "  {name:<22} {text}")?;
         }
         Ok(())
@@ -211,8 +215,7 @@ fn devices(plan: &Plan, attention: &Attention) -> String {
     )
 }
 
-/// Returns why the processor multiplies float32 under `precision: bf16`; empty if it does not, or `--kernel` requests
-/// it.
+/// Returns why the processor multiplies float32 under `precision: bf16` unless `--kernel` requests it.
 fn float32_for_bf16(plan: &Plan, attention: &Attention) -> String {
     let kernel = attention.kernel();
     let widened = attention.reading.precision == Precision::Bf16
@@ -282,12 +285,9 @@ fn attention(plan: &Plan, attention: &Attention) -> String {
             sampled.seed
         ),
     };
-    let mask = match attention.mask {
-        Mask::Causal => "causal",
-        Mask::Unmasked => "unmasked",
-    };
     format!(
-        "windows → statistics: {mask}, far from {} tokens ({rule}), {rows}",
+        "windows → statistics: {}, far from {} tokens ({rule}), {rows}",
+        written(&attention.mask),
         count(attention.far_distance().in_window(window))
     )
 }
@@ -315,12 +315,8 @@ fn score(plan: &Plan) -> String {
 
 /// Describes the scale of the terms of a score: `percentile over samples that pass the guards`. `None` without terms.
 pub(crate) fn scale(score: &Score, filter: &Filter, terms: &[Term]) -> Option<String> {
-    let scales = terms.iter().map(|term| match term.standardise.unwrap_or(score.standardise) {
-        Standardise::ZScore => "z-score",
-        Standardise::MinMax => "min-max",
-        Standardise::Percentile => "percentile",
-    });
-    let scales: BTreeSet<&str> = scales.collect();
+    let scales = terms.iter().map(|term| term.standardise.unwrap_or(score.standardise));
+    let scales: BTreeSet<String> = scales.map(|scale| written(&scale)).collect();
     let scales = scales.into_iter().collect::<Vec<_>>().join(" and ");
     match (scales.is_empty(), filter.guards.is_empty()) {
         (true, _) => None,
@@ -329,7 +325,6 @@ pub(crate) fn scale(score: &Score, filter: &Filter, terms: &[Term]) -> Option<St
     }
 }
 
-/// Describes how much a selection keeps.
 pub(crate) fn amount(score: &Score, filter: &Filter) -> String {
     let of = if score.within.is_some() { "each group" } else { "all" };
     if score.calibration.is_some() {
@@ -384,11 +379,9 @@ fn output(plan: &Plan) -> String {
         );
     }
     let compression = match output.compression {
-        _ if output.format == OutputFormat::JsonlZst => "JSON lines, zstd",
-        ParquetCompression::Zstd => "zstd",
-        ParquetCompression::Snappy => "snappy",
-        ParquetCompression::Lz4 => "lz4",
-        ParquetCompression::None => "uncompressed",
+        _ if output.format == OutputFormat::JsonlZst => "JSON lines, zstd".to_owned(),
+        ParquetCompression::None => "uncompressed".to_owned(),
+        compression => written(&compression),
     };
     format!(
         "samples → `{}/data`: {samples}, {} input columns + {} longsift columns, {compression}{mirrored}",
@@ -402,8 +395,7 @@ fn output(plan: &Plan) -> String {
 const MAP_TOKENS: u64 = 131_072;
 const MAP_BLOCKS: usize = 128;
 
-/// Returns the maximum bytes of memory of a map of such a document on this machine's processor; `None` without
-/// first-layer attention.
+/// Returns the maximum memory of a map of such a document on the processor; `None` without first-layer attention.
 fn map_memory_bytes(plan: &Plan) -> Option<u64> {
     let attention = plan.attention.as_ref().filter(|attention| !attention.kernel().is_cuda())?;
     let spec = attention.model.spec();

@@ -39,7 +39,6 @@ pub struct Digests {
     /// Digests of the first-layer model; `None` if no measure needs it.
     pub attention: Option<AttentionDigests>,
     pub whole_models: BTreeMap<String, WholeModelDigests>,
-    /// Digest of the calibration file, if the pipeline uses one.
     pub calibration: Option<String>,
     /// Digests of the files that a program's answers depend on, by `external` stage.
     pub programs: BTreeMap<String, BTreeMap<String, String>>,
@@ -48,7 +47,6 @@ pub struct Digests {
 /// Inputs, except settings, that determine the bits of a whole model's statistics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WholeModelDigests {
-    /// Digest of all tensors that are read.
     pub weights: String,
     /// Kernel or backend that multiplies the weights.
     pub kernel: String,
@@ -100,19 +98,17 @@ impl Kernels {
 }
 
 impl Digests {
-    /// Creates the digests of a plan. `weights`: digest of the first layer's weights, `None` if no measure needs them;
-    /// `whole_models`: digests by measure.
+    /// Creates the digests of a plan. `weights`: those of the first layer, if a measure needs it.
     pub fn new(
         plan: &Plan,
         weights: Option<String>,
         whole_models: BTreeMap<String, WholeModelDigests>,
     ) -> Result<Self> {
-        let calibration = match &plan.spec.score().calibration {
-            None => None,
-            Some(path) => {
-                Some(text::sha256_hex(&calibration::bytes(&plan.spec.resolve(path).to_path_buf())?))
-            }
+        let digest = |path| {
+            let bytes = calibration::bytes(&plan.spec.resolve(path).to_path_buf())?;
+            Ok::<_, Failure>(text::sha256_hex(&bytes))
         };
+        let calibration = plan.spec.score().calibration.as_ref().map(digest).transpose()?;
         let attention = plan.attention.as_ref().zip(weights).map(|(attention, weights)| {
             AttentionDigests { weights, kernels: Kernels::new(attention.kernel()) }
         });
@@ -128,8 +124,7 @@ impl Digests {
     }
 }
 
-/// Returns the digests of the whole models by measure: from `known` if the files are the same, otherwise by reading
-/// them.
+/// Returns the digests by measure: from `known` if the files are the same, otherwise by reading them.
 pub fn whole_model_digests(
     models: &BTreeMap<u16, WholeModelPlan>,
     known: &BTreeMap<String, ModelIdentity>,
@@ -486,9 +481,6 @@ const SCORE_FACTS: [&str; 13] = [
 ];
 
 /// Reads the calibration at `path` and checks that its bytes are still those of `identity`.
-///
-/// # Errors
-/// The file cannot be read, or was replaced.
 pub fn calibration_bytes(plan: &Plan, path: &Location, identity: &Identity) -> Result<Vec<u8>> {
     let bytes = calibration::bytes(&plan.spec.resolve(path).to_path_buf())?;
     let digest = text::sha256_hex(&bytes);

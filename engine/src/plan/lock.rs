@@ -38,7 +38,6 @@ pub fn with_command(mut lock: PipelineLock, plan: &Plan) -> PipelineLock {
     lock
 }
 
-/// Makes a path absolute; addresses are unchanged.
 pub fn absolute(path: &Path) -> String {
     let path = if is_address(path) { None } else { std::path::absolute(path).ok() }
         .unwrap_or_else(|| path.to_owned());

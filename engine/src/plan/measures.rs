@@ -7,16 +7,14 @@ use longsift_stages::contract::{BrokenRule, Column, Measure, Needs};
 use longsift_stages::measures::statistics;
 use longsift_stages::{Role, Score, StageSettings};
 
-use crate::base::diagnostic::Diagnostic;
+use super::findings::Findings;
 use crate::dataset::documents::ContentColumn;
 use crate::run_directory::scores::{self, MeasureColumns};
 use crate::run_directory::selected;
 use crate::spec::Spec;
 
-/// Measures of a pipeline, in pipeline order.
 #[derive(Clone, Debug, Default)]
 pub struct Measures {
-    /// Index of each measure among the stages.
     stages: Vec<usize>,
     /// Columns of each measure, with their names in the pipeline.
     pub columns: Vec<MeasureColumns>,
@@ -71,8 +69,7 @@ impl Measures {
     }
 }
 
-/// Returns the measure of a stage. A stage of documents is a measure if it has statistics, which all windows of a
-/// document share.
+/// Returns the measure of a stage. All windows of a document share the statistics of a stage of documents.
 fn stage_measure(stage: &StageSettings) -> Option<&dyn Measure> {
     match stage.role() {
         Role::Measure(measure) => Some(measure),
@@ -85,12 +82,12 @@ fn stage_measure(stage: &StageSettings) -> Option<&dyn Measure> {
 /// that are too short, unknown statistics, and contradictions. `is_output_column`: whether a statistic of this name would
 /// collide with a column of the output.
 pub(super) fn check(
-    spec: &Spec,
     measures: &Measures,
     content: &ContentColumn,
     is_output_column: impl Fn(&str) -> bool,
-    problems: &mut Vec<Diagnostic>,
+    found: &mut Findings<'_>,
 ) {
+    let spec = found.spec;
     let mut names = HashSet::new();
     for (index, columns) in measures.stages.iter().zip(&measures.columns) {
         let stage = &spec.pipeline.stages[*index];
@@ -99,9 +96,7 @@ pub(super) fn check(
             StageSettings::External(stage) => format!("stages.{}", stage.name),
             _ => format!("stages.{}", stage.name()),
         };
-        let mut refuse = |message: String, hint: &str| {
-            problems.push(spec.error(&path, message).hint(hint));
-        };
+        let mut refuse = |message: String, hint: &str| found.error(&path, message, hint);
         let statistics = columns.columns.iter().map(|column| column.name.as_ref());
         // A program with one statistic may have the name of its stage.
         let shares = matches!(stage, StageSettings::External(_))
@@ -150,7 +145,7 @@ pub(super) fn check(
         }
     }
     let (score, filter) = (spec.score(), spec.filter());
-    check_compared(spec, measures, problems);
+    check_compared(measures, found);
     let listed: Vec<(&str, Vec<Column>)> = measures
         .columns
         .iter()
@@ -163,11 +158,11 @@ pub(super) fn check(
     let programs: Vec<&str> = spec.externals().map(|settings| &*settings.name).collect();
     for (index, check) in spec.pipeline.checks.iter().enumerate() {
         let rules = check.broken_rules(&used, score.within.is_some(), &programs);
-        problems.extend(spec.rule_errors(&format!("checks.{index}"), rules));
+        found.broken_rules(&format!("checks.{index}"), rules);
     }
     for (stage, rules) in [("score", of_score), ("filter", of_filter)] {
         let rules = rules.into_iter().map(|rule| without_text(spec, content, rule)).collect();
-        problems.extend(spec.rule_errors(&format!("stages.{stage}"), rules));
+        found.broken_rules(&format!("stages.{stage}"), rules);
     }
 }
 
@@ -203,7 +198,6 @@ fn without_text(spec: &Spec, content: &ContentColumn, rule: BrokenRule) -> Broke
     BrokenRule::new(rule.setting, format!("`{name}` is measured on text, and {reason}"), hint)
 }
 
-/// Returns the distinct statistics that terms and guards use.
 fn used(spec: &Spec, measures: &Measures) -> Vec<String> {
     let (terms, _) = spec.score().terms(&measures.statistics());
     let of_terms = terms.into_iter().map(|term| term.statistic);
@@ -218,37 +212,36 @@ fn used(spec: &Spec, measures: &Measures) -> Vec<String> {
 }
 
 /// Checks that the selection can be compared with the scores in `output.compare`.
-fn check_compared(spec: &Spec, measures: &Measures, problems: &mut Vec<Diagnostic>) {
+fn check_compared(measures: &Measures, found: &mut Findings<'_>) {
+    let spec = found.spec;
     let output = &spec.pipeline.output;
     if output.compare.is_empty() {
         return;
     }
-    let mut refuse = |message: &str, hint: &str| {
-        problems.push(spec.error("output.compare", message).hint(hint));
-    };
     if output.report_by.is_none() {
         let message = "`output.compare` requires `output.report_by`";
-        refuse(message, "set `output.report_by` to a label column, or remove `compare`");
+        let hint = "set `output.report_by` to a label column, or remove `compare`";
+        found.error("output.compare", message, hint);
     }
     if spec.score().calibration.is_some() {
         let message = "a calibration has no thresholds for the scores in `compare`";
-        refuse(message, "remove `compare`, or `score.calibration`");
+        found.error("output.compare", message, "remove `compare`, or `score.calibration`");
     }
     let statistics = measures.statistics();
     let skipped: Vec<&str> =
         spec.filter().guards.iter().filter_map(|guard| guard.before.as_deref()).collect();
     let is_of_skipped = |statistic: &str| {
-        let mut own = measures.columns.iter().filter(|own| skipped.contains(&&*own.measure));
-        own.any(|own| own.columns.iter().any(|column| column.name == statistic))
+        let measure = measures.index_of(statistic).map(|(measure, _)| usize::from(measure));
+        measure.is_some_and(|measure| skipped.contains(&&*measures.columns[measure].measure))
     };
     for (index, formula) in output.compare.iter().enumerate() {
         let path = format!("output.compare.{index}");
         if output.compare[..index].contains(formula) {
             let message = format!("`{}` is listed twice", formula.name());
-            problems.push(spec.error(&path, message).hint("remove one of the two"));
+            found.error(&path, message, "remove one of the two");
         }
         let settings = Score { formula: Some(*formula), terms: None, ..spec.score().clone() };
-        problems.extend(spec.rule_errors(&path, settings.unknown_statistics(&statistics)));
+        found.broken_rules(&path, settings.unknown_statistics(&statistics));
         let (terms, _) = settings.terms(&statistics);
         if let Some(term) = terms.iter().find(|term| is_of_skipped(&term.statistic)) {
             let message = format!(
@@ -256,8 +249,7 @@ fn check_compared(spec: &Spec, measures: &Measures, problems: &mut Vec<Diagnosti
                 formula.name(),
                 term.statistic
             );
-            let hint = "remove it here, or `before` from the guard";
-            problems.push(spec.error(&path, message).hint(hint));
+            found.error(&path, message, "remove it here, or `before` from the guard");
         }
     }
 }

@@ -12,15 +12,14 @@ use longsift_stages::shard_across_devices::DeviceSettings;
 use longsift_stages::tokenize::encoder::Encoder;
 use longsift_stages::{LanguageModel, ShardAcrossDevices, StageSettings};
 
-use super::checks;
+use super::checks::{self, MODEL};
+use super::findings::Findings;
 use super::measures::Measures;
 use super::options::PlanOptions;
 use super::whole_models::WholeModelPlan;
-use crate::base::diagnostic::Diagnostic;
 use crate::base::text::quoted;
 use crate::devices::choose;
 use crate::devices::device::{DeviceCriteria, Devices};
-use crate::spec::Spec;
 
 /// Tokens of whole windows per pass: reading and converting a weight takes as long as multiplying it with some tens of
 /// tokens. A larger pass would not be faster, and a killed run would lose more.
@@ -34,14 +33,13 @@ pub(super) fn tokenizer_model(models: &BTreeMap<u16, WholeModelPlan>) -> Option<
 /// Opens the model of every measure that needs a whole one. `first_layer`: folder of the `load-partial-model` model;
 /// `of_windows`: devices that measure its windows.
 pub(super) fn open(
-    spec: &Spec,
     measures: &Measures,
     first_layer: Option<&Path>,
     of_windows: Option<&Devices>,
     options: &PlanOptions,
-    problems: &mut Vec<Diagnostic>,
-    warnings: &mut Vec<Diagnostic>,
+    found: &mut Findings<'_>,
 ) -> BTreeMap<u16, WholeModelPlan> {
+    let spec = found.spec;
     let mut models = BTreeMap::new();
     let threads = options.threads.unwrap_or_else(rayon::current_num_threads);
     let default = ShardAcrossDevices::default();
@@ -67,29 +65,26 @@ pub(super) fn open(
         let window = spec.tokenize().window_tokens;
         let broken = settings.broken_rules(window);
         let is_sound = broken.is_empty();
-        problems.extend(spec.rule_errors(&stage, broken));
+        found.broken_rules(&stage, broken);
         let request = settings.request();
         let setting = if request.model.is_some() { at("model") } else { MODEL.to_owned() };
-        let Some(path) = path(spec, &request, first_layer, &stage, problems) else { continue };
+        let Some(path) = path(&request, first_layer, &stage, found) else { continue };
         let depth = request.losses.is_none().then(|| request.depth(u64::MAX));
         let opened = WholeModel::open_to(&path, depth);
-        let Some(model) = checks::collect(opened, spec, &setting, problems) else { continue };
-        let model = model.with_kernel(checks::whole_model_kernel(spec, name, options, problems));
-        let all =
-            chosen.get_or_insert_with(|| devices(spec, of_windows, criteria, options, problems));
+        let Some(model) = found.value(&setting, opened) else { continue };
+        let model = model.with_kernel(checks::whole_model_kernel(name, options, found));
+        let all = chosen.get_or_insert_with(|| devices(of_windows, criteria, options, found));
         let on_gpus = !all.is_cpu() && !choose::is_simulation();
         let model = model.with_backend(options.backend, settings.precision, on_gpus);
         let model = model.map_err(|problem| vec![problem]);
-        let Some(model) = checks::collect(model, spec, &stage, problems) else { continue };
+        let Some(model) = found.value(&stage, model) else { continue };
         let devices = if model.on_gpus() || !on_gpus {
             all.clone()
         } else {
             choose::processor(criteria, "the own backend is for processors").for_passes()
         };
         let tokens = u64::from(window);
-        let layers = model.spec();
-        let is_suitable =
-            check(spec, settings, &request, layers, tokens, &stage, problems, warnings);
+        let is_suitable = check(settings, &request, model.spec(), tokens, &stage, found);
         if !is_sound || !is_suitable {
             continue;
         }
@@ -114,9 +109,9 @@ pub(super) fn open(
         if let Some((message, fits_one)) = whole.shortage() {
             let hint = whole.remedy();
             if fits_one {
-                warnings.push(spec.warning(&stage, message).hint(hint));
+                found.warning(&stage, message, hint);
             } else {
-                problems.push(spec.error(&stage, message).hint(hint));
+                found.error(&stage, message, hint);
             }
         }
         models.insert(index, whole);
@@ -125,50 +120,36 @@ pub(super) fn open(
 }
 
 /// Checks that a model has the attention, the layers and the positions that a measure asks for.
-#[expect(clippy::too_many_arguments, reason = "a step of `open`")]
 fn check(
-    spec: &Spec,
     settings: &LanguageModel,
     request: &ForwardRequest,
     layers: &AttentionSpec,
     window_tokens: u64,
     stage: &str,
-    problems: &mut Vec<Diagnostic>,
-    warnings: &mut Vec<Diagnostic>,
+    found: &mut Findings<'_>,
 ) -> bool {
     if request.attention.is_some()
         && let Some(problem) = layers.attention_problem()
     {
-        let setting = spec.locate(&format!("{stage}.attention_layers"));
-        problems.push(Diagnostic::from(problem).at(setting));
+        found.problem(&format!("{stage}.attention_layers"), problem);
         return false;
     }
     let unknown = settings.unknown_layers(layers.layers, layers.query_heads);
     let are_known = unknown.is_empty();
-    problems.extend(spec.rule_errors(stage, unknown));
-    if let Some(problem) = layers.window_problem(window_tokens) {
-        let setting = spec.locate("stages.tokenize.window_tokens");
-        problems.push(Diagnostic::from(problem).at(setting));
-        return false;
-    }
-    if let Some(message) = layers.positions_warning(window_tokens) {
-        let strict = request.strict_positions
-            || spec
-                .load_partial_model()
-                .is_some_and(|first| request.model.is_none() && first.strict_positions);
-        checks::positions(spec, message, strict, "losses", problems, warnings);
-    }
-    are_known
+    found.broken_rules(stage, unknown);
+    let of_pipeline = found.spec.load_partial_model().filter(|_| request.model.is_none());
+    let strict =
+        request.strict_positions || of_pipeline.is_some_and(|first| first.strict_positions);
+    checks::positions(layers, window_tokens, strict, "losses", found) && are_known
 }
 
 /// Returns the devices for whole models: those that measure windows of the first layer, or those that the pipeline
 /// selects. GPUs run whole models in builds with `candle-cuda`, and if they are simulated.
 fn devices(
-    spec: &Spec,
     of_windows: Option<&Devices>,
     criteria: DeviceCriteria<'_>,
     options: &PlanOptions,
-    problems: &mut Vec<Diagnostic>,
+    found: &mut Findings<'_>,
 ) -> Devices {
     let processor = |why| choose::processor(criteria, why).for_passes();
     if options.devices_absent {
@@ -177,7 +158,7 @@ fn devices(
     let for_gpus = cfg!(feature = "candle-cuda") || choose::is_simulation();
     let chosen = match of_windows {
         // Missing devices of the first layer have been reported.
-        None if spec.first_layer_attention().is_some() => {
+        None if found.spec.first_layer_attention().is_some() => {
             return processor("the first layer has no devices");
         }
         _ if !for_gpus => {
@@ -186,12 +167,10 @@ fn devices(
                 _ if of_windows.is_some() => {}
                 Kind(_) => {}
                 Names(names) if names.iter().all(|name| name == "cpu") => {}
-                _ => problems.push(
-                    spec.error(
-                        "stages.shard-across-devices.devices",
-                        "this build runs whole models on processors only",
-                    )
-                    .hint("write `devices: auto`, or use a build with `--features candle-cuda`"),
+                _ => found.error(
+                    "stages.shard-across-devices.devices",
+                    "this build runs whole models on processors only",
+                    "write `devices: auto`, or use a build with `--features candle-cuda`",
                 ),
             }
             return processor("this build runs whole models on processors");
@@ -200,7 +179,7 @@ fn devices(
         None => match choose::choose(criteria) {
             Ok(devices) => devices,
             Err(none) => {
-                problems.push(checks::no_devices(spec, none));
+                checks::no_devices(none, found);
                 return processor("no other device was found");
             }
         },
@@ -208,29 +187,21 @@ fn devices(
     if chosen.is_cpu() { processor(&chosen.why) } else { chosen.for_passes() }
 }
 
-/// Setting of the pipeline's model.
-pub(super) const MODEL: &str = "stages.load-partial-model.model";
-
 fn path(
-    spec: &Spec,
     request: &ForwardRequest,
     first_layer: Option<&Path>,
     stage: &str,
-    problems: &mut Vec<Diagnostic>,
+    found: &mut Findings<'_>,
 ) -> Option<PathBuf> {
     if let Some(own) = &request.model {
-        return Some(spec.resolve(own).to_path_buf());
+        return Some(found.spec.resolve(own).to_path_buf());
     }
-    let of_pipeline = &spec.load_partial_model()?.model;
+    let of_pipeline = &found.spec.load_partial_model()?.model;
     if of_pipeline.is_address() {
-        let message = format!(
-            "{} is remote, and only its first layer is fetched",
-            quoted(&of_pipeline.to_string())
-        );
-        problems.push(
-            spec.error(stage, message)
-                .hint("download the whole model, and set `model` here to its folder"),
-        );
+        let name = quoted(&of_pipeline.to_string());
+        let message = format!("{name} is remote, and only its first layer is fetched");
+        let hint = "download the whole model, and set `model` here to its folder";
+        found.error(stage, message, hint);
         return None;
     }
     first_layer.map(Path::to_owned)
@@ -238,13 +209,13 @@ fn path(
 
 /// Rejects models whose vocabulary differs from the pipeline's. `tokenizer`: folder of the pipeline's tokenizer.
 pub(super) fn check_vocabularies(
-    spec: &Spec,
     models: &BTreeMap<u16, WholeModelPlan>,
     encoder: Option<&Encoder>,
     tokenizer: Option<&Path>,
     vocabulary_size: Option<u64>,
-    problems: &mut Vec<Diagnostic>,
+    found: &mut Findings<'_>,
 ) {
+    let spec = found.spec;
     let special = spec.tokenize().special_tokens_in_text;
     for whole in models.values() {
         let own = whole.model.spec().vocabulary_size;
@@ -254,7 +225,7 @@ pub(super) fn check_vocabularies(
         };
         let mut refuse = |message: String| {
             let hint = "token ids must have the same meaning: use a model with the pipeline's vocabulary, or this model's tokenizer";
-            problems.push(spec.error(&setting, message).hint(hint));
+            found.error(&setting, message, hint);
         };
         if let Some(largest) = encoder.map(|encoder| u64::from(encoder.largest_id()))
             && largest >= own

@@ -11,7 +11,6 @@ use crate::run_directory::layout::RunDirectory;
 
 #[derive(Clone, Debug, Default)]
 pub struct PlanOptions {
-    /// Maximum rows of the input.
     pub limit_rows: Option<u64>,
     /// Number of threads; `None` for as many as the process may use.
     pub threads: Option<usize>,
@@ -39,7 +38,6 @@ pub struct PlanOptions {
     pub stop: Stop,
 }
 
-/// Part of a document to process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Subject {
     #[default]

@@ -3,11 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use crate::base::diagnostic::Diagnostic;
+use super::findings::Findings;
 use crate::base::text::counted;
 use crate::dataset::input::Dataset;
 use crate::run_directory::layout::RunDirectory;
-use crate::spec::Spec;
 use crate::storage::store;
 
 /// Maximum bytes of a local file name, minus the part number and the temporary prefix.
@@ -25,16 +24,10 @@ fn without_number(name: &str) -> Option<&str> {
     (is_number(number) && is_number(all)).then_some(stem)
 }
 
-/// Checks with `output.mirror` that input names are usable for the output: not skipped by readers, below the folder,
-/// short enough, and distinct. The number of parts of a file is unknown before the selection, so any part number is a
-/// conflict.
-pub(super) fn check(
-    spec: &Spec,
-    directory: &RunDirectory,
-    dataset: &Dataset,
-    problems: &mut Vec<Diagnostic>,
-) {
-    let output = &spec.pipeline.output;
+/// Checks with `output.mirror` that input names are usable for the output. The number of parts of a file is unknown before
+/// the selection, so any part number is a conflict.
+pub(super) fn check(directory: &RunDirectory, dataset: &Dataset, found: &mut Findings<'_>) {
+    let output = &found.spec.pipeline.output;
     if !output.mirror {
         return;
     }
@@ -46,16 +39,16 @@ pub(super) fn check(
     let unfit: Vec<String> =
         files.clone().filter_map(|(stem, path)| unfit(stem, path, limit)).collect();
     let clashes = clashes(files, endings);
-    for (found, hint) in [
+    for (names, hint) in [
         (unfit, "rename them, exclude them from `input.path`, or remove `output.mirror`"),
         (clashes, "rename one of the two, run a pipeline for each, or remove `output.mirror`"),
     ] {
-        let Some(first) = found.first() else { continue };
-        let more = match found.len() {
+        let Some(first) = names.first() else { continue };
+        let more = match names.len() {
             1 => String::new(),
             all => format!(" (and {})", counted(all as u64 - 1, "more such problem")),
         };
-        problems.push(spec.error("output.mirror", format!("{first}{more}")).hint(hint));
+        found.error("output.mirror", format!("{first}{more}"), hint);
     }
 }
 

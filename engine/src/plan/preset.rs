@@ -3,11 +3,10 @@
 use longsift_stages::StageSettings;
 use longsift_stages::tokenize::{ShortDocuments, Windows};
 
+use super::findings::Findings;
 use super::measures::Measures;
-use crate::base::diagnostic::Diagnostic;
 use crate::base::text::count;
 use crate::plan::Plan;
-use crate::spec::Spec;
 
 /// Guards for pipelines with text: statistic and maximum.
 const TEXT_GUARDS: [(&str, f64); 3] =
@@ -38,12 +37,15 @@ pub(super) fn components(plan: &Plan) -> Vec<String> {
 }
 
 /// Warns about a balanced preset without its stage or guards.
-pub(super) fn incomplete_preset(spec: &Spec, measures: &Measures) -> Option<Diagnostic> {
+pub(super) fn incomplete_preset(measures: &Measures, found: &mut Findings<'_>) {
+    let spec = found.spec;
     let (score, filter) = (spec.score(), spec.filter());
     let compared = spec.pipeline.output.compare.iter();
     let mut formulas = (score.formula.iter().map(|formula| (formula, "stages.score.formula")))
         .chain(compared.map(|formula| (formula, "output.compare")));
-    let (formula, setting) = formulas.find(|(formula, _)| formula.is_balanced())?;
+    let Some((formula, setting)) = formulas.find(|(formula, _)| formula.is_balanced()) else {
+        return;
+    };
     // A compared formula has no guards.
     let is_compared = setting == "output.compare";
     let has_text = spec.pipeline.input.tokens_column.is_none();
@@ -54,7 +56,7 @@ pub(super) fn incomplete_preset(spec: &Spec, measures: &Measures) -> Option<Diag
     let missing: Vec<_> = wanted.filter(|(name, _)| !is_compared && is_missing(name)).collect();
     let without_lexical = has_text && !lexical;
     if missing.is_empty() && !without_lexical {
-        return None;
+        return;
     }
     let mut names = Vec::new();
     if without_lexical {
@@ -68,40 +70,42 @@ pub(super) fn incomplete_preset(spec: &Spec, measures: &Measures) -> Option<Diag
     let name = formula.name();
     let message =
         format!("`{name}` works best with settings that this pipeline lacks: {}", names.join("; "));
-    let before =
-        spec.pipeline.stages.iter().any(|stage| matches!(stage, StageSettings::LanguageModel(_)));
-    let before = if before { ", before: language-model" } else { "" };
-    let mut yaml = Vec::new();
+    let mut stages = spec.pipeline.stages.iter();
+    let before = if stages.any(|stage| matches!(stage, StageSettings::LanguageModel(_))) {
+        ", before: language-model"
+    } else {
+        ""
+    };
+    let mut yaml = vec!["add to the pipeline:".to_owned()];
     if without_lexical {
-        let is_listed =
-            spec.pipeline.stages.iter().any(|stage| matches!(stage, StageSettings::Lexical(_)));
-        yaml.push(if is_listed {
-            "  - {stage: lexical, text: true}   # replaces the existing stage".to_owned()
+        let mut stages = spec.pipeline.stages.iter();
+        let line = if stages.any(|stage| matches!(stage, StageSettings::Lexical(_))) {
+            "  - {stage: lexical, text: true}   # replaces the existing stage"
         } else {
-            "  - stage: lexical                 # before `score`".to_owned()
-        });
+            "  - stage: lexical                 # before `score`"
+        };
+        yaml.push(line.to_owned());
     }
     if !missing.is_empty() {
         yaml.push("    guards:                        # of `filter`".to_owned());
-        yaml.extend(
-            missing
-                .iter()
-                .map(|(name, max)| format!("      - {{statistic: {name}, max: {max}{before}}}")),
-        );
     }
-    let warning = spec.warning(setting, message);
-    let warning = yaml.into_iter().fold(warning.note("add to the pipeline:"), Diagnostic::note);
-    Some(warning.hint("guards with other bounds on these statistics also silence this warning"))
+    let guard =
+        |(name, max): &&(&str, f64)| format!("      - {{statistic: {name}, max: {max}{before}}}");
+    yaml.extend(missing.iter().map(guard));
+    let hint = "guards with other bounds on these statistics also silence this warning";
+    found.add([spec.warning(setting, message).notes(yaml).hint(hint)]);
 }
 
-/// Warns about window lengths for which the thresholds were not chosen.
-pub(super) fn window_length(spec: &Spec, measures: &Measures) -> Option<Diagnostic> {
+pub(super) fn window_length(measures: &Measures, found: &mut Findings<'_>) {
+    let spec = found.spec;
     let (terms, _) = spec.score().terms(&measures.statistics());
     let of_terms = terms.iter().map(|term| &term.statistic);
     let mut used = of_terms.chain(spec.filter().guards.iter().map(|guard| &guard.statistic));
-    let statistic = used.find(|name| LENGTH_DEPENDENT.contains(&name.as_str()))?;
+    let Some(statistic) = used.find(|name| LENGTH_DEPENDENT.contains(&name.as_str())) else {
+        return;
+    };
     let settings = spec.tokenize();
-    let (tokens, setting) = (settings.window_tokens, "stages.tokenize");
+    let tokens = settings.window_tokens;
     let (lengths, key) = if settings.windows == Windows::WholeDocument {
         (format!("up to {} tokens, as long as its document", count(u64::from(tokens))), "windows")
     } else if settings.short_documents == ShortDocuments::Score {
@@ -112,7 +116,7 @@ pub(super) fn window_length(spec: &Spec, measures: &Measures) -> Option<Diagnost
     } else if !TESTED_TOKENS.contains(&tokens) {
         (format!("{} tokens", count(u64::from(tokens))), "window_tokens")
     } else {
-        return None;
+        return;
     };
     let message = format!(
         "`{statistic}` depends on the length of a window, and thresholds hold from {} to {} tokens: a window has {lengths}",
@@ -120,5 +124,5 @@ pub(super) fn window_length(spec: &Spec, measures: &Measures) -> Option<Diagnost
         count(u64::from(*TESTED_TOKENS.end()))
     );
     let hint = "check with `longsift evaluate --windows` what the guards reject at your lengths";
-    Some(spec.warning(&format!("{setting}.{key}"), message).hint(hint))
+    found.warning(&format!("stages.tokenize.{key}"), message, hint);
 }

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use longsift_stages::Reads;
 use longsift_stages::measures::External;
 
-use crate::base::diagnostic::{Diagnostic, Place};
+use super::findings::Findings;
+use crate::base::diagnostic::Place;
 use crate::base::error::Result;
 use crate::base::text::quoted;
 use crate::dataset::documents::ContentColumn;
-use crate::spec::Spec;
 use crate::storage::files;
 
 #[derive(Clone, Debug)]
@@ -20,11 +20,8 @@ pub struct Program {
     pub settings: External,
     /// Whether it reads text instead of token ids.
     pub reads_text: bool,
-    /// Absolute path of the executable.
     pub executable: PathBuf,
-    /// Absolute path of the working directory.
     pub folder: PathBuf,
-    /// Complete environment.
     pub environment: Vec<(String, OsString)>,
     /// Location of its stage in the pipeline file.
     pub place: Place,
@@ -50,40 +47,37 @@ impl Program {
 }
 
 /// Warns about variables and arguments that look like secrets: settings are written to the run directory and into reports.
-pub(super) fn secrets(spec: &Spec) -> Vec<Diagnostic> {
+pub(super) fn secrets(found: &mut Findings<'_>) {
     let is_secret = |name: &str| {
         let name = name.to_lowercase().replace('-', "_");
         ["token", "secret", "password", "api_key", "credentials"]
             .iter()
             .any(|end| name.ends_with(end))
     };
-    let mut warnings = Vec::new();
-    for settings in spec.externals() {
+    for settings in found.spec.externals() {
         let variables = settings.environment.keys().map(|name| ("environment", name.as_str()));
         let arguments = settings.command.iter().filter_map(|argument| argument.split_once('='));
         let arguments = arguments.map(|(name, _)| ("command", name));
         for (setting, name) in variables.chain(arguments).filter(|(_, name)| is_secret(name)) {
             let path = format!("stages.{}.{setting}", settings.name);
-            let message = format!(
-                "the value of {} will be in the run directory and in reports",
-                quoted(name)
-            );
+            let name = quoted(name);
+            let message =
+                format!("the value of {name} will be in the run directory and in reports");
             let hint = "set it in the environment of longsift, and name the variable in `pass_environment`";
-            warnings.push(spec.warning(&path, message).hint(hint));
+            found.warning(&path, message, hint);
         }
     }
-    warnings
 }
 
-/// Locates the program of an `external` stage, and adds errors to `problems`.
+/// Locates the program of an `external` stage, and adds errors.
 pub(super) fn find(
-    spec: &Spec,
     content: &ContentColumn,
     settings: &External,
-    problems: &mut Vec<Diagnostic>,
+    found: &mut Findings<'_>,
 ) -> Option<Program> {
+    let spec = found.spec;
     let stage = format!("stages.{}", settings.name);
-    problems.extend(spec.rule_errors(&stage, settings.broken_rules()));
+    found.broken_rules(&stage, settings.broken_rules());
     let at = |setting: &str| format!("{stage}.{setting}");
     let folder = match spec.folder() {
         folder if folder.as_os_str().is_empty() => Path::new("."),
@@ -94,7 +88,7 @@ pub(super) fn find(
     let (program, arguments) = settings.command.split_first()?;
     let executable = executable(program, &folder, &environment);
     if let Err((message, hint)) = &executable {
-        problems.push(spec.error(&at("command"), message).hint(*hint));
+        found.error(&at("command"), message, *hint);
     }
     let named = arguments.iter().filter(|argument| folder.join(argument).is_file());
     let own = Some(program).filter(|program| program.contains('/'));
@@ -106,8 +100,8 @@ pub(super) fn find(
             read.push((name.clone(), path));
         } else {
             let what = if path.is_dir() { "is a folder" } else { "is not a file" };
-            let problem = spec.error(&at("files"), format!("{} {what}", quoted(name)));
-            problems.push(problem.hint("list every file that the answers depend on"));
+            let hint = "list every file that the answers depend on";
+            found.error(&at("files"), format!("{} {what}", quoted(name)), hint);
         }
     }
     let reads_text = match settings.reads {

@@ -8,12 +8,13 @@ use longsift_stages::tokenize::encoder::Encoder;
 
 use super::attention::Attention;
 use super::cascade::{self, Cascade};
+use super::checks::MODEL;
 use super::columns::is_output_column;
 use super::estimate::Estimate;
 use super::fetch::RemoteModels;
 use super::fetch::stores::FetchKind;
+use super::findings::Findings;
 use super::measures::Measures;
-use super::open_models::MODEL;
 use super::options::{Bos, PlanOptions, Subject};
 use super::{checks, measures, open_models, output_names, preset, programs, reading, since};
 use crate::base::diagnostic::{Blame, Diagnostic};
@@ -34,136 +35,114 @@ use crate::storage::{files, range_file};
 const CACHE_SHARE: u64 = 4;
 
 impl Plan {
-    /// Validates `spec`, or returns all its problems.
     pub fn new(
         mut spec: Spec,
         options: PlanOptions,
         mut warnings: Vec<Diagnostic>,
     ) -> Result<Self> {
         warnings.extend(checks::fit_memory(&mut spec));
-        let mut problems = checks::stores(&spec);
+        let mut found = Findings::new(&spec, warnings);
+        checks::stores(&mut found);
         range_file::share_memory(spec.pipeline.input.memory_limit_bytes);
         compression::limit_windows(spec.pipeline.input.memory_limit_bytes);
         let columns = columns(&spec);
         let reading = spec.load_partial_model();
-        let directory = if let Some(named) = &options.directory {
-            named.clone()
-        } else {
+        let directory = options.directory.clone().unwrap_or_else(|| {
             let output = spec.resolve(&spec.pipeline.output.path).to_path_buf();
             RunDirectory::for_output(&output).with_row_limit(options.limit_rows)
-        };
-        problems.extend(checks::output_paths(&spec, &directory));
+        });
+        checks::output_paths(&directory, &mut found);
         let cache_folder = match reading.and_then(|settings| settings.cache_folder.as_ref()) {
             Some(folder) => spec.resolve(folder).to_path_buf(),
             None => files::user_cache_folder()?,
         };
         let remote = RemoteModels::new(&cache_folder, hub_options(&options, &directory));
-        let dataset =
-            open_input(&spec, &remote, &cache_folder, options.footers.as_deref(), &mut problems);
+        let dataset = open_input(&remote, &cache_folder, options.footers.as_deref(), &mut found);
         options.stop.check()?;
         // Do not fetch gigabytes for an unreadable input.
-        let fetched = reading.is_some_and(|settings| settings.model.is_address());
-        if fetched && !problems.is_empty() {
-            return Err(Failure::Problems(problems));
+        if reading.is_some_and(|settings| settings.model.is_address()) {
+            found.check()?;
         }
         let folder = reading.and_then(|settings| {
             let folder = remote.locate(spec.resolve(&settings.model), FetchKind::Model);
-            checks::collect(folder, &spec, MODEL, &mut problems)
+            found.value(MODEL, folder)
         });
         options.stop.check()?;
         let model = reading.zip(folder.as_ref()).and_then(|(settings, folder)| {
-            let model = ModelFolder::open(folder, settings.rope_theta);
-            checks::collect(model, &spec, MODEL, &mut problems)
+            found.value(MODEL, ModelFolder::open(folder, settings.rope_theta))
         });
         let measures = Measures::new(&spec.pipeline.stages);
         let first_layer = reading.filter(|_| spec.first_layer_attention().is_some());
         let devices =
             first_layer.zip(spec.shard_across_devices()).and_then(|(reading, sharing)| {
-                let model = model.as_ref();
-                checks::devices(&spec, reading, sharing, model, &options, &mut problems)
+                checks::devices(reading, sharing, model.as_ref(), &options, &mut found)
             });
-        let whole_models = open_models::open(
-            &spec,
-            &measures,
-            folder.as_deref(),
-            devices.as_ref(),
-            &options,
-            &mut problems,
-            &mut warnings,
-        );
+        let whole_models =
+            open_models::open(&measures, folder.as_deref(), devices.as_ref(), &options, &mut found);
         let tokenizer_model = open_models::tokenizer_model(&whole_models);
         let whole = tokenizer_model.filter(|_| reading.is_none());
         let vocabulary = folder.as_deref().or(whole.map(|whole| &*whole.path));
-        let (tokenizer, encoder) =
-            open_encoder(&spec, &columns, &remote, vocabulary, &mut problems);
+        let (tokenizer, encoder) = open_encoder(&columns, &remote, vocabulary, &mut found);
         let size = model.as_ref().map(|model| model.spec().vocabulary_size);
         open_models::check_vocabularies(
-            &spec,
             &whole_models,
             encoder.as_ref().and_then(Option::as_ref),
             tokenizer.as_deref().or(vocabulary),
             size,
-            &mut problems,
+            &mut found,
         );
         if let Some(dataset) =
             dataset.as_ref().filter(|dataset| !dataset.schema.fields().is_empty())
         {
-            let statistics = measures.statistics();
-            checks::content(&spec, &columns, &options.subject, dataset, &mut problems);
-            checks::columns(&spec, &columns, &statistics, dataset, &mut problems);
+            checks::content(&columns, &options.subject, dataset, &mut found);
+            checks::columns(&columns, &measures.statistics(), dataset, &mut found);
         }
         if let Some(dataset) = &dataset {
-            checks::output_format(&spec, dataset, &mut problems);
+            checks::output_format(dataset, &mut found);
         }
-        problems.extend(Self::check_measures(&spec));
-        let programs = spec.externals().filter_map(|settings| {
-            programs::find(&spec, &columns.content, settings, &mut problems)
-        });
-        let programs = programs.collect();
+        check_measures(&measures, &columns.content, &mut found);
+        let find = |settings| programs::find(&columns.content, settings, &mut found);
+        let programs = spec.externals().filter_map(find).collect();
         let cascade = Cascade::new(&spec, &measures);
-        warnings.extend(preset::incomplete_preset(&spec, &measures));
-        warnings.extend(preset::window_length(&spec, &measures));
+        preset::incomplete_preset(&measures, &mut found);
+        preset::window_length(&measures, &mut found);
         let bos = match &model {
             Some(model) => {
                 let encoder = encoder.as_ref().and_then(Option::as_ref);
-                checks::tokens(&spec, model, encoder, &mut problems);
+                checks::tokens(model, encoder, &mut found);
                 if options.subject == Subject::Windows {
-                    checks::distance(&spec, model, &mut problems, &mut warnings);
+                    checks::distance(model, &mut found);
                 }
-                checks::bos(&spec, model.config(), &mut problems)
+                checks::bos(model.config(), &mut found)
             }
             None => match whole {
-                Some(whole) => checks::bos(&spec, whole.model.config(), &mut problems),
+                Some(whole) => checks::bos(whole.model.config(), &mut found),
                 // A missing model has been reported.
                 None => reading.is_none().then_some(Bos { count: 0, id: 0 }),
             },
         };
         let attention = attention(&spec, model, devices);
-        let (Some(mut dataset), Some(encoder), Some(bos), true) =
-            (dataset, encoder, bos, problems.is_empty())
-        else {
-            return Err(Failure::Problems(problems));
+        found.check()?;
+        let (Some(mut dataset), Some(encoder), Some(bos)) = (dataset, encoder, bos) else {
+            return Err(Failure::Problems(Vec::new()));
         };
-        warnings.extend(checks::random_without_ids(&spec));
-        warnings.extend(checks::replaced_amount(&spec));
-        warnings.extend(programs::secrets(&spec));
-        warnings.extend(checks::budgets_without_windows(&spec, bos.count));
-        warnings.extend(checks::tokenizer(&spec, encoder.as_ref()));
-        let input_before =
-            since::exclude(&spec, &directory, options.fresh, &mut dataset, &mut warnings)?;
-        output_names::check(&spec, &directory, &dataset, &mut problems);
-        if !problems.is_empty() {
-            return Err(Failure::Problems(problems));
-        }
+        checks::random_without_ids(&mut found);
+        checks::replaced_amount(&mut found);
+        programs::secrets(&mut found);
+        checks::budgets_without_windows(bos.count, &mut found);
+        checks::tokenizer(encoder.as_ref(), &mut found);
+        let input_before = since::exclude(&directory, options.fresh, &mut dataset, &mut found)?;
+        output_names::check(&directory, &dataset, &mut found);
+        found.check()?;
         checks::calibration(&spec)?;
-        warnings.extend(checks::maps(&spec, &dataset));
+        checks::maps(&dataset, &mut found);
         let first = attention.iter().map(|attention| attention.model.config().folder());
         let whole = whole_models.values().map(|whole| &*whole.path);
-        warnings.extend(checks::adapters(first.chain(whole)));
+        checks::adapters(first.chain(whole), &mut found);
         let of_model = attention.iter().flat_map(|attention| attention.model.warnings());
         let notes = dataset.notes.iter().chain(of_model);
-        warnings.extend(notes.map(|note| Diagnostic::warning(Blame::Data, note)));
-        warnings.extend(checks::bad_files(&dataset));
+        found.add(notes.map(|note| Diagnostic::warning(Blame::Data, note)));
+        checks::bad_files(&dataset, &mut found);
         let mut units = dataset.units(spec.pipeline.input.unit_bytes, options.limit_rows);
         let whole_units = units.len() as u64;
         let whole_rows = units.iter().map(|unit| unit.rows).sum();
@@ -179,6 +158,7 @@ impl Plan {
             (attention.as_ref(), &whole_models),
             &cache_folder,
         );
+        let warnings = found.into_inner();
         Ok(Self {
             spec,
             options,
@@ -205,17 +185,14 @@ impl Plan {
 
     /// Returns the problems of a pipeline's measures and statistics that do not depend on the input.
     pub fn check_measures(spec: &Spec) -> Vec<Diagnostic> {
-        let (measures, mut problems) = (Measures::new(&spec.pipeline.stages), Vec::new());
-        measures::check(spec, &measures, &columns(spec).content, is_output_column, &mut problems);
-        cascade::check(spec, &measures, &Cascade::new(spec, &measures), &mut problems);
-        problems
+        let mut found = Findings::new(spec, Vec::new());
+        let measures = Measures::new(&spec.pipeline.stages);
+        check_measures(&measures, &columns(spec).content, &mut found);
+        found.into_inner()
     }
 
     /// Checks that the run can create files in its folders and will not fill the disk. Not part of validation, because some
     /// commands write nothing.
-    ///
-    /// # Errors
-    /// A folder that is not writable; too little free space; a folder whose free space is unknown.
     pub(crate) fn check_output(&self) -> Result<()> {
         checks::writable_folders(&self.spec, &self.directory)?;
         let root = &self.directory.root;
@@ -235,9 +212,6 @@ impl Plan {
     }
 
     /// Opens the table of an attention measure, or builds it if the cache has enough space.
-    ///
-    /// # Errors
-    /// Too little free space, a damaged model, or a failed file operation.
     pub fn open_table(
         &self,
         attention: &Attention,
@@ -282,6 +256,11 @@ impl Plan {
     }
 }
 
+fn check_measures(measures: &Measures, content: &ContentColumn, found: &mut Findings<'_>) {
+    measures::check(measures, content, is_output_column, found);
+    cascade::check(measures, &Cascade::new(found.spec, measures), found);
+}
+
 /// Returns the model and devices of attention measures, if the pipeline needs them and they could be opened.
 fn attention(
     spec: &Spec,
@@ -306,34 +285,31 @@ fn columns(spec: &Spec) -> DocumentColumns {
     DocumentColumns { id: input.id_column.clone(), content }
 }
 
-/// Opens the input and reads its footers.
 fn open_input(
-    spec: &Spec,
     remote: &RemoteModels,
     cache_folder: &Path,
     footers: Option<&Path>,
-    problems: &mut Vec<Diagnostic>,
+    found: &mut Findings<'_>,
 ) -> Option<Dataset> {
-    let (input, setting) = (&spec.pipeline.input, "input.path");
-    let reading = reading::reading(spec, cache_folder, footers, problems)?;
+    let (input, setting) = (&found.spec.pipeline.input, "input.path");
+    let reading = reading::reading(cache_folder, footers, found)?;
     let dataset = match input.path.address() {
         Some(address) if address.scheme == Scheme::Hub => {
-            let tree = remote.hub.dataset(&address.to_string());
-            let tree = checks::collect(tree, spec, setting, problems)?;
+            let tree = found.value(setting, remote.hub.dataset(&address.to_string()))?;
             Dataset::open_in_hub(&tree, &reading)
         }
         // Wildcard characters in the folder itself are literal, so the two are separate arguments.
-        _ => Dataset::open_with(spec.folder(), &input.path.to_path_buf(), &reading),
+        _ => Dataset::open_with(found.spec.folder(), &input.path.to_path_buf(), &reading),
     };
-    let dataset = checks::collect(dataset, spec, setting, problems)?;
+    let dataset = found.value(setting, dataset)?;
     if dataset.files.is_empty() && !input.allow_empty {
-        problems.push(
-            spec.error(setting, format!("{} matches no file", quoted(&input.path.to_string()))).hint(
-                "a folder selects every `*.parquet` below it, or else all files of one other format; a glob is case-sensitive; `allow_empty: true` allows an empty input",
-            ),
+        found.error(
+            setting,
+            format!("{} matches no file", quoted(&input.path.to_string())),
+            "a folder selects every `*.parquet` below it, or else all files of one other format; a glob is case-sensitive; `allow_empty: true` allows an empty input",
         );
     }
-    reading::check(spec, &dataset, problems);
+    reading::check(&dataset, found);
     Some(dataset)
 }
 
@@ -344,21 +320,18 @@ fn open_input(
     reason = "`Some(None)`: no tokenizer is needed; `None`: it could not be opened"
 )]
 fn open_encoder(
-    spec: &Spec,
     columns: &DocumentColumns,
     remote: &RemoteModels,
     model: Option<&Path>,
-    problems: &mut Vec<Diagnostic>,
+    found: &mut Findings<'_>,
 ) -> (Option<PathBuf>, Option<Option<Encoder>>) {
     if matches!(columns.content, ContentColumn::Tokens(_)) {
         return (None, Some(None));
     }
+    let spec = found.spec;
     let (settings, setting) = (spec.tokenize(), checks::tokenizer_setting(spec));
     let path = match &settings.tokenizer {
-        Some(path) => {
-            let path = remote.locate(spec.resolve(path), FetchKind::Tokenizer);
-            checks::collect(path, spec, setting, problems)
-        }
+        Some(path) => found.value(setting, remote.locate(spec.resolve(path), FetchKind::Tokenizer)),
         None => model.map(Path::to_owned),
     };
     let opened = path.as_ref().map(|path| Encoder::open(path, settings.special_tokens_in_text));
@@ -369,7 +342,7 @@ fn open_encoder(
             (path, Some(Some(encoder)))
         }
         Some(Err(problem)) => {
-            problems.push(Diagnostic::from(problem).at(spec.locate(setting)));
+            found.problem(setting, problem);
             (path, None)
         }
     }
@@ -377,11 +350,8 @@ fn open_encoder(
 
 /// Returns the hub options. A resumed run uses the commits of its start.
 fn hub_options(options: &PlanOptions, directory: &RunDirectory) -> HubOptions {
-    let begun = if options.fresh {
-        None
-    } else {
-        PipelineLock::read(&directory.lock_file()).ok().flatten()
-    };
+    let begun = || PipelineLock::read(&directory.lock_file()).ok().flatten();
+    let begun = if options.fresh { None } else { begun() };
     let mut pins = begun.map(|lock| lock.hub_commits).unwrap_or_default();
     pins.extend(options.pins.clone());
     HubOptions { offline: options.offline, pins, stop: options.stop.clone() }

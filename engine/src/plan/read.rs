@@ -14,11 +14,7 @@ use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::spec::{Overrides, Spec};
 use crate::storage::files;
 
-/// Reads a pipeline and validates it; [`crate::run()`] does the rest. `pipeline` is a pipeline file, or a run directory
-/// with a recorded pipeline.
-///
-/// # Errors
-/// All problems of the pipeline, its input or its model, before any work.
+/// Plans the pipeline of a file, or the recorded one of a run directory.
 pub fn plan(pipeline: &Path, overrides: &Overrides, mut options: PlanOptions) -> Result<Plan> {
     if !RunDirectory::exists_at(pipeline) {
         let (spec, warnings) = Spec::read(pipeline, overrides)?;

@@ -1,11 +1,13 @@
 //! Settings for reading the pipeline's input.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow_schema::{Field, Fields};
 
 use super::Plan;
+use super::findings::Findings;
 use crate::base::diagnostic::Diagnostic;
 use crate::base::error::Result;
 use crate::dataset::footer_cache::FooterCache;
@@ -14,19 +16,18 @@ use crate::dataset::input::Dataset;
 use crate::dataset::input_file::ReadSettings;
 use crate::dataset::write_footer_cache;
 use crate::run_directory::layout::RunDirectory;
-use crate::spec::Spec;
 use crate::storage::files;
 
 /// Returns the settings for reading the input; `None` if they are invalid.
 pub(super) fn reading(
-    spec: &Spec,
     cache_folder: &Path,
     footers: Option<&Path>,
-    problems: &mut Vec<Diagnostic>,
+    found: &mut Findings<'_>,
 ) -> Option<ReadSettings> {
+    let spec = found.spec;
     let input = &spec.pipeline.input;
     let columns = match &input.schema {
-        Some(_) => Some(columns(spec, problems)?),
+        Some(columns) => Some(fields(columns, found)?),
         None => None,
     };
     let output = spec.resolve(&spec.pipeline.output.path).to_path_buf();
@@ -47,9 +48,6 @@ pub(super) fn reading(
 impl Plan {
     /// Writes the footers of the input for other processes of the same job ([`super::options::PlanOptions::footers`])
     /// and returns the file's path. Cost: reads every footer again.
-    ///
-    /// # Errors
-    /// The input has changed, or the run directory cannot be written.
     pub fn write_footer_cache(&self) -> Result<PathBuf> {
         files::create_folder(&self.directory.root)?;
         let path = self.directory.footers();
@@ -59,33 +57,34 @@ impl Plan {
 }
 
 /// Returns the columns of JSON lines in the pipeline; `None` if a type is invalid.
-fn columns(spec: &Spec, problems: &mut Vec<Diagnostic>) -> Option<Fields> {
-    let before = problems.len();
-    let mut columns = Vec::new();
-    for (name, data_type) in spec.pipeline.input.schema.iter().flatten() {
-        match type_names::parse(data_type) {
-            Ok(data_type) => columns.push(Field::new(name, data_type, true)),
-            Err(why) => problems.push(spec.error(&format!("input.schema.{name}"), why)),
+fn fields(columns: &BTreeMap<String, String>, found: &mut Findings<'_>) -> Option<Fields> {
+    let fields = columns.iter().map(|(name, data_type)| match type_names::parse(data_type) {
+        Ok(data_type) => Some(Field::new(name, data_type, true)),
+        Err(why) => {
+            found.add([found.spec.error(&format!("input.schema.{name}"), why)]);
+            None
         }
-    }
-    (problems.len() == before).then(|| columns.into())
+    });
+    // All columns are parsed, to report each mistake.
+    fields.collect::<Vec<_>>().into_iter().collect()
 }
 
 /// Checks that columns are set where lines require them.
-pub(super) fn check(spec: &Spec, dataset: &Dataset, problems: &mut Vec<Diagnostic>) {
+pub(super) fn check(dataset: &Dataset, found: &mut Findings<'_>) {
     if dataset.files.is_empty() {
         return;
     }
-    if spec.pipeline.input.schema.is_some() && dataset.lines.is_none() {
-        problems.push(
-            spec.error("input.schema", "no file of the input has lines of JSON")
-                .hint("remove `schema`: Parquet files contain their columns"),
+    if found.spec.pipeline.input.schema.is_some() && dataset.lines.is_none() {
+        let message = "no file of the input has lines of JSON";
+        found.error(
+            "input.schema",
+            message,
+            "remove `schema`: Parquet files contain their columns",
         );
     }
     if dataset.lines.is_some() && dataset.schema.fields().is_empty() {
-        problems.push(
-            spec.error("input.path", "the input has no lines, so its columns are unknown")
-                .hint("list the columns in `input.schema`, or exclude empty files"),
-        );
+        let message = "the input has no lines, so its columns are unknown";
+        let hint = "list the columns in `input.schema`, or exclude empty files";
+        found.error("input.path", message, hint);
     }
 }

@@ -10,7 +10,6 @@ use crate::dataset::units::WorkUnit;
 /// One of `count` shards of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
-    /// Index from 0.
     pub index: u32,
     /// Number of shards, at least 1.
     pub count: u32,

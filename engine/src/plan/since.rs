@@ -2,62 +2,53 @@
 
 use std::collections::HashSet;
 
+use super::findings::Findings;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::text::counted;
 use crate::dataset::input::Dataset;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::{KnownFile, Manifest};
-use crate::spec::Spec;
 use crate::storage::files;
 
 /// Excludes from `dataset` the files that the run named by `input.since`, and the runs before it, have filtered.
 /// Returns those files. A file that has changed counts as new.
-///
-/// # Errors
-/// The named run is unfinished, a run of a part of its input, or this pipeline's own run; it has no calibration; or,
-/// unless `fresh`, it was run again and filtered files that this pipeline had filtered.
 pub(super) fn exclude(
-    spec: &Spec,
     own: &RunDirectory,
     fresh: bool,
     dataset: &mut Dataset,
-    warnings: &mut Vec<Diagnostic>,
+    found: &mut Findings<'_>,
 ) -> Result<Vec<KnownFile>> {
+    let spec = found.spec;
     let Some(since) = &spec.pipeline.input.since else { return Ok(Vec::new()) };
     let setting = || spec.locate("input.since");
-    let problem = |message: String| Diagnostic::error(Blame::Pipeline, message).at(setting());
+    let refused =
+        |message: String, hint: &str| Err(spec.error("input.since", message).hint(hint).into());
     if spec.score().calibration.is_none() {
-        return Err(problem(
-            "an increment requires the calibration of the earlier corpus".to_owned(),
-        )
-        .hint(format!("add to stage `score`: `calibration: {since}/calibration.json`"))
-        .into());
+        let message = "an increment requires the calibration of the earlier corpus".to_owned();
+        let hint = format!("add to stage `score`: `calibration: {since}/calibration.json`");
+        return refused(message, &hint);
     }
     let path = spec.resolve(since).to_path_buf();
     let directory = RunDirectory::open(&path).map_err(|failure| failure.or_at(&setting()))?;
     let same =
         |a, b| files::canonical(a).ok().zip(files::canonical(b).ok()).is_some_and(|(a, b)| a == b);
     if same(&directory.root, &own.root) {
-        return Err(problem("`since` is this pipeline's own run".to_owned())
-            .hint("give every increment its own `output.path`, for example with a date")
-            .into());
+        let hint = "give every increment its own `output.path`, for example with a date";
+        return refused("`since` is this pipeline's own run".to_owned(), hint);
     }
     let manifest = Manifest::read(&directory).map_err(|failure| failure.or_at(&setting()))?;
     let Some(manifest) = manifest else {
-        return Err(problem(format!("the run in `{}` is not finished", path.display()))
-            .hint("finish the run of that output first")
-            .into());
+        let message = format!("the run in `{}` is not finished", path.display());
+        return refused(message, "finish the run of that output first");
     };
     let planned: u64 = manifest.input.iter().filter_map(|file| file["rows"].as_u64()).sum();
     let filtered: u64 = manifest.units.iter().map(|unit| unit.counts.rows).sum();
     if planned != filtered {
-        return Err(problem(format!(
-            "the run in `{}` filtered {filtered} of the {planned} rows of its input",
-            path.display()
-        ))
-        .hint("it was run with `--limit`; run it without")
-        .into());
+        let path = path.display();
+        let message =
+            format!("the run in `{path}` filtered {filtered} of the {planned} rows of its input");
+        return refused(message, "it was run with `--limit`; run it without");
     }
     let known: Vec<KnownFile> =
         manifest.input_before.iter().cloned().chain(manifest.known_files()).collect();
@@ -73,7 +64,7 @@ pub(super) fn exclude(
             );
             let hint = "samples of these files are in both outputs: run the earlier pipeline again without them, or run this one with \
                         `--fresh` to leave them out of this output";
-            return Err(problem(message).hint(hint).into());
+            return refused(message, hint);
         }
     }
     let own = KnownFile::for_dataset(dataset);
@@ -89,7 +80,7 @@ pub(super) fn exclude(
             counted(files.len() as u64, "file"),
             first.path
         );
-        warnings.push(Diagnostic::warning(Blame::Data, message).at(setting()).hint(hint));
+        found.add([Diagnostic::warning(Blame::Data, message).at(setting()).hint(hint)]);
     };
     warn(
         &changed,

@@ -32,23 +32,19 @@ use crate::plan::Plan;
 use crate::plan::attention::Attention;
 use crate::plan::whole_models::WholeModelPlan;
 
-/// Sizing of a pipeline for other GPUs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Sizing {
     pub cards: Vec<GpuPlacement>,
-    /// Windows of the input (approximate).
     pub windows: u64,
     pub whole_models: Vec<WholeModelTime>,
     /// Minimum seconds for all windows; null if a GPU's speed is unknown, nothing fits, or GPUs do not compute a model.
     pub least_seconds: Option<f64>,
-    /// Minimum hours of all GPUs together.
     pub least_gpu_hours: Option<f64>,
     /// Whole models that some of the GPUs cannot run.
     #[serde(skip)]
     pub warnings: Vec<Diagnostic>,
 }
 
-/// Time of a whole model on all GPUs together.
 #[derive(Clone, Debug, Serialize)]
 pub struct WholeModelTime {
     pub measure: String,
@@ -59,9 +55,7 @@ pub struct WholeModelTime {
     pub operations: Option<ForwardOperations>,
     /// Memory that a window takes; null if GPUs do not compute the model.
     pub window_bytes: Option<u64>,
-    /// Minimum seconds for all windows.
     pub least_seconds: Option<f64>,
-    /// Limiting resource of the first GPU.
     pub bound_by: Option<&'static str>,
 }
 
@@ -69,14 +63,11 @@ pub struct WholeModelTime {
 pub struct GpuPlacement {
     pub card: String,
     pub memory_bytes: u64,
-    /// Memory that stays unused.
     pub headroom_bytes: u64,
     pub table_bytes: u64,
     /// Number of windows at a time; 0 if not even one head fits.
     pub windows_in_flight: usize,
-    /// Key heads of a window at a time.
     pub key_heads: usize,
-    /// Bytes of a window with that number of key heads.
     pub window_bytes: u64,
     /// Minimum milliseconds per window; null if the GPU's speed is unknown.
     pub least_window_milliseconds: Option<f64>,
@@ -85,10 +76,6 @@ pub struct GpuPlacement {
 
 impl Sizing {
     /// Places the work of `plan` on `cards`.
-    ///
-    /// # Errors
-    /// No measure of the pipeline uses a GPU, GPUs have no kernel for its number type, or none has the memory for a window
-    /// of a whole model.
     pub fn new(plan: &Plan, cards: &[GpuModel]) -> Result<Self> {
         let attention = match &plan.attention {
             None if !plan.whole_models.is_empty() => None,
@@ -211,19 +198,16 @@ impl WholeModelTime {
     }
 }
 
-/// Returns the memory of a GPU that stays unused.
 fn headroom_bytes(card: &GpuModel, settings: &ShardAcrossDevices) -> u64 {
     (card.memory_bytes as f64 * settings.headroom_fraction.0) as u64
 }
 
-/// Returns the memory of a GPU that may be used.
 fn room(plan: &Plan, card: &GpuModel) -> u64 {
     let settings = plan.spec.shard_across_devices().cloned().unwrap_or_default();
     card.memory_bytes - headroom_bytes(card, &settings)
 }
 
-/// Returns an error for every whole model that no GPU has the memory to run, and a warning for those that some GPUs cannot
-/// run.
+/// Returns errors for whole models that no GPU has the memory to run, and warnings for those that only some have.
 fn shortages(
     plan: &Plan,
     models: &[WholeModelTime],
@@ -287,8 +271,7 @@ fn place(plan: &Plan, attention: &Attention, card: &GpuModel, number: usize) -> 
     }
 }
 
-/// Returns the memory of a window as a function of the key heads measured at a time, for the kernels of this number
-/// type; all of them if no kernel fits.
+/// Returns the memory of a window as a function of the key heads measured at a time; `u64::MAX` if no kernel fits.
 fn window_bytes(
     layer: &AttentionSpec,
     number_bytes: u64,

@@ -11,20 +11,17 @@ use longsift_stages::model::{ForwardMemory, WholeModel};
 use crate::base::text::{bytes, count};
 use crate::devices::device::{Device, Devices};
 
-/// Whole model of a measure, with its memory plan.
 pub struct WholeModelPlan {
     pub measure: String,
     pub path: PathBuf,
     pub model: Arc<WholeModel>,
     /// Devices that run it, one pass at a time on each.
     pub devices: Devices,
-    /// Maximum wait for memory of a device to be released.
     pub memory_wait: Duration,
     pub request: ForwardRequest,
     pub window_tokens: u64,
     /// Number of full windows that share a read of the weights.
     pub windows_at_once: u64,
-    /// Memory for these windows.
     pub memory: ForwardMemory,
     pub threads: u64,
 }
@@ -90,15 +87,10 @@ impl WholeModelPlan {
     /// of memory`.
     pub fn in_words(&self) -> String {
         let spec = self.model.spec();
+        let all = count(spec.layers);
         let layers = match &self.request.losses {
-            Some(_) => format!("{} layers", count(spec.layers)),
-            None => {
-                format!(
-                    "{} of {} layers",
-                    count(self.request.depth(spec.layers)),
-                    count(spec.layers)
-                )
-            }
+            Some(_) => format!("{all} layers"),
+            None => format!("{} of {all} layers", count(self.request.depth(spec.layers))),
         };
         let on = if self.devices.is_cpu() {
             String::new()
