@@ -14,6 +14,8 @@ use std::fs::{self, File, Metadata};
 use std::io;
 use std::path::Path;
 
+use sha2::{Digest, Sha256};
+
 pub use decimal::Decimal;
 pub use distance::FarDistance;
 pub use file_stamp::FileStamp;
@@ -30,7 +32,6 @@ pub use statistics::{Column, Kind, Merge, Orientation, StatisticValues, Value};
 pub struct BrokenRule {
     /// Path of the setting inside the stage: `terms.1.statistic`; empty for the stage itself.
     pub setting: String,
-    /// The problem, with the values.
     pub message: String,
     pub hint: String,
 }
@@ -53,6 +54,15 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<(Metadata, File)> {
     }
     let file = File::open(path)?;
     Ok((file.metadata()?, file))
+}
+
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// Returns the SHA-256 in lower-case hexadecimal.
+pub(crate) fn sha256(bytes: impl AsRef<[u8]>) -> String {
+    hex(&Sha256::digest(bytes))
 }
 
 /// Encodes `bytes` as lower-case hexadecimal, two digits per byte.

@@ -52,15 +52,6 @@ fn ranked(scores: &[f64]) -> Vec<usize> {
     ranking
 }
 
-/// Returns how many of `tokens` fit before the first that would exceed `budget`.
-fn within_budget(tokens: impl Iterator<Item = u64>, budget: u64) -> usize {
-    let running = tokens.scan(0u64, |spent, tokens| {
-        *spent = spent.saturating_add(tokens);
-        Some(*spent)
-    });
-    running.take_while(|&spent| spent <= budget).count()
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

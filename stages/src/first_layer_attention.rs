@@ -141,22 +141,12 @@ impl WindowStatistics {
         }
     }
 
-    /// Returns the mean dependency strength over heads.
     pub fn dependency_strength(&self) -> f64 {
         mean(&self.dependency_strength_by_head)
     }
 
-    /// Returns the mean far variance over heads.
     pub fn far_variance(&self) -> f64 {
         mean(&self.far_variance_by_head)
-    }
-
-    /// Returns whether every statistic is finite. NaN and infinity come from a corrupt checkpoint.
-    pub fn is_finite(&self) -> bool {
-        self.dependency_strength_by_head
-            .iter()
-            .chain(&self.far_variance_by_head)
-            .all(|value| value.is_finite())
     }
 }
 
@@ -237,7 +227,6 @@ impl FirstLayer {
         }
     }
 
-    /// Returns the specification of the first layer.
     pub fn spec(&self) -> &AttentionSpec {
         &self.spec
     }

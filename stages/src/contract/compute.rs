@@ -62,9 +62,7 @@ pub type ForwardResult = Result<Option<Vec<ForwardStatistics>>, ModelProblem>;
 
 impl ForwardPass<'_> {
     /// Runs the windows, on the GPU of this number if GPUs run the model.
-    ///
-    /// # Errors
-    /// The device lacks memory or fails. Problems of the model are part of the result.
+    /// Problems of the model are part of the result.
     pub fn run_on_gpu(&self, gpu: u32) -> Result<ForwardResult, DeviceFailure> {
         let Self { model, request, windows, bytes, should_continue } = *self;
         match model.measure_on_gpu(gpu, request, windows, should_continue) {
@@ -84,12 +82,7 @@ impl ForwardPass<'_> {
 pub enum DeviceFailure {
     /// Memory allocation failed in spite of the estimate; the device itself works.
     #[error("out of memory: requested {wanted} bytes, {free} free")]
-    OutOfMemory {
-        /// Bytes requested.
-        wanted: u64,
-        /// Bytes that were free.
-        free: u64,
-    },
+    OutOfMemory { wanted: u64, free: u64 },
     /// The device is lost for good: fallen off the bus, or its context destroyed.
     #[error("the device is lost: {0}")]
     Lost(String),

@@ -29,27 +29,12 @@ impl Decimal {
     /// Returns the decimal as `digits / scale`. The shortest text that parses to this `f64` equals the original text,
     /// up to 15 significant digits.
     fn parts(self) -> (u128, u128) {
-        let text = format!("{:.18}", ShortestDecimal(self.0));
+        let text = self.0.to_string();
         let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
+        let fraction = &fraction[..fraction.len().min(18)];
         let digits: u128 = format!("{whole}{fraction}").parse().unwrap_or(0);
         let scale = 10u128.pow(u32::try_from(fraction.len()).expect("at most 18 digits"));
         (digits, scale)
-    }
-}
-
-/// Formats an `f64` as its shortest decimal without an exponent, cut to the requested precision.
-struct ShortestDecimal(f64);
-
-impl fmt::Display for ShortestDecimal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shortest = format!("{}", self.0);
-        match shortest.split_once('.') {
-            Some((whole, fraction)) => {
-                let kept = f.precision().unwrap_or(fraction.len()).min(fraction.len());
-                write!(f, "{whole}.{}", &fraction[..kept])
-            }
-            None => f.write_str(&shortest),
-        }
     }
 }
 

@@ -12,7 +12,6 @@ pub enum FarDistance {
     PublishedQuarter,
     /// `⌈f·S⌉`, with `f` taken as the written decimal.
     Fraction(Decimal),
-    /// A fixed number of tokens in every window.
     Tokens(u32),
 }
 

@@ -1,7 +1,7 @@
 //! Identification of file versions without reading the files.
 
 use std::fmt;
-use std::fs::{self, File, Metadata};
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::process;
@@ -30,23 +30,16 @@ pub struct FileStamp {
 
 impl FileStamp {
     /// Takes the stamp of an open file.
-    ///
-    /// # Errors
-    /// If the metadata cannot be read.
     pub fn from_file(file: &File) -> io::Result<Self> {
         let metadata = file.metadata()?;
-        Ok(Self { mount: read_only_mount(file), ..Self::from_metadata(&metadata) })
-    }
-
-    fn from_metadata(metadata: &Metadata) -> Self {
-        Self {
+        Ok(Self {
             bytes: metadata.size(),
             device: metadata.dev(),
             inode: metadata.ino(),
             modified: (metadata.mtime(), metadata.mtime_nsec()),
             changed: (metadata.ctime(), metadata.ctime_nsec()),
-            mount: None,
-        }
+            mount: read_only_mount(file),
+        })
     }
 
     /// Returns the stamp of a remote file whose name always has the same bytes.

@@ -10,13 +10,11 @@ pub struct ForwardRequest {
     pub model: Option<Location>,
     /// Losses; without them the model stops after the highest requested layer.
     pub losses: Option<LossRequest>,
-    /// Attention of some layers.
     pub attention: Option<LayersRequest>,
     /// Whether windows longer than the positions the model was trained on are an error instead of a warning.
     pub strict_positions: bool,
 }
 
-/// Losses to compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LossRequest {
     /// Tokens of the short windows for which losses are computed as well; `None` for the whole window only.
@@ -28,7 +26,6 @@ pub struct LossRequest {
 pub struct LayersRequest {
     /// Layer indices, ascending and distinct.
     pub layers: Vec<u32>,
-    /// Minimum distance of a far key.
     pub distance: FarDistance,
     /// Number of leading tokens that count as near keys.
     pub sink_tokens: u32,

@@ -2,12 +2,11 @@
 //!
 //! Settings that name files have this type, so each text is parsed once, when the pipeline is read.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// Separator between a scheme and the rest of an address. No other code distinguishes addresses from paths.
 const MARK: &str = "://";
@@ -15,17 +14,13 @@ const MARK: &str = "://";
 /// Protocol of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scheme {
-    /// `hf`: the Hugging Face hub.
+    /// The Hugging Face hub.
     Hub,
-    /// `s3`: Amazon S3 and compatible stores.
+    /// Amazon S3 and compatible stores.
     S3,
-    /// `gs`: Google Cloud Storage.
     Gs,
-    /// `az`: Azure Blob Storage.
     Az,
-    /// `http`: a web server.
     Http,
-    /// `https`: a web server.
     Https,
 }
 
@@ -61,7 +56,6 @@ impl fmt::Display for Scheme {
     }
 }
 
-/// Address: a scheme and the rest.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address {
     pub scheme: Scheme,
@@ -108,8 +102,12 @@ pub fn split(text: &str) -> Option<(&str, &str)> {
     text.split_once(MARK)
 }
 
-/// Location of a file or a folder.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+// In schemas a string; the schemes that a setting allows are listed at the setting, as `x-schemes`.
+#[derive(
+    Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(from = "String", into = "String")]
+#[schemars(inline)]
 pub enum Location {
     /// Local path, perhaps relative.
     Path(PathBuf),
@@ -174,30 +172,15 @@ impl fmt::Display for Location {
     }
 }
 
-impl Serialize for Location {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+impl From<String> for Location {
+    fn from(text: String) -> Self {
+        Self::parse(&text)
     }
 }
 
-impl<'de> Deserialize<'de> for Location {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer).map(|text| Self::parse(&text))
-    }
-}
-
-/// A string. The schemes that a setting allows are listed at the setting, as `x-schemes`.
-impl JsonSchema for Location {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Location".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string" })
+impl From<Location> for String {
+    fn from(location: Location) -> Self {
+        location.to_string()
     }
 }
 

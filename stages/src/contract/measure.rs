@@ -49,9 +49,7 @@ pub trait Measure: fmt::Debug + Send + Sync {
         Vec::new()
     }
     /// Computes the values of one window, one for each column. A statistic is null if the window is too short for it.
-    ///
-    /// # Errors
-    /// If the evidence is corrupt, so that the window has no statistics.
+    /// Fails if the evidence is corrupt, so that the window has no statistics.
     fn statistics(&self, window: &Window<'_>) -> Result<StatisticValues, RowError>;
     /// Returns the parts of a window that a statistic counts; `None` if they cannot be located. `column`: its name
     /// without prefix. Only for display, so it may be slow.
@@ -63,7 +61,6 @@ pub trait Measure: fmt::Debug + Send + Sync {
 /// Parts of a window that a statistic counts, ascending.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Passages {
-    /// Tokens, BOS included.
     Tokens(Vec<Range<usize>>),
     /// Bytes of the window's text.
     Bytes(Vec<Range<usize>>),
@@ -141,25 +138,18 @@ impl Needs {
     }
 }
 
-/// Attention to sum.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttentionRequest {
-    /// Minimum distance of a far key.
     pub distance: FarDistance,
-    /// Keys that a token attends to.
     pub mask: Mask,
-    /// Rows of the attention matrix to measure.
     pub rows: Rows,
 }
 
-/// Evidence computed outside the measure.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Evidence {
-    /// Sums of all heads, in their order.
     Attention(HeadSums),
     /// Answers of a child process, in the order of the measure's columns.
     Answers(Vec<Value>),
-    /// Results of a whole model for the window.
     Forward(ForwardStatistics),
 }
 
@@ -185,7 +175,6 @@ pub struct Window<'a> {
 pub struct RowError {
     /// Short, stable name of the reason, such as `score_not_finite`.
     pub code: &'static str,
-    /// Message with the values involved.
     pub message: String,
 }
 
@@ -197,9 +186,6 @@ impl RowError {
 
 impl AttentionRequest {
     /// Builds the window of these ids with its far distance and sampled rows.
-    ///
-    /// # Errors
-    /// If a token is not in the vocabulary of the model.
     pub fn window(&self, ids: Vec<u32>, vocabulary_size: u64) -> Result<WindowTokens, RowError> {
         let beyond = |(_, id): &(usize, &u32)| u64::from(**id) >= vocabulary_size;
         if let Some((position, id)) = ids.iter().enumerate().find(beyond) {

@@ -3,7 +3,6 @@
 /// Number of leading bytes that suffice to detect a type.
 pub const SIGNATURE_BYTES: usize = 512;
 
-/// Type of file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signature {
     /// Type with its article: `a Git LFS pointer`.

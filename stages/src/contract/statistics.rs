@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Declaration of a statistic: the single source for tables, plan, calibration, terms, guards, output, report,
@@ -51,9 +52,7 @@ pub enum Merge {
     /// Sum of one statistic of the measure over the sum of another: a mean over tokens, independent of the windows'
     /// lengths.
     Ratio {
-        /// Statistic whose sum is the numerator.
         numerator: Cow<'static, str>,
-        /// Statistic whose sum is the denominator.
         denominator: Cow<'static, str>,
         /// Whether the value is e to the power of the ratio: a perplexity.
         exponential: bool,
@@ -64,13 +63,15 @@ pub enum Merge {
     Never,
 }
 
-/// Whether higher values mean more long-range structure.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Whether higher values of a program's statistic mean more long-range structure.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(rename = "StatisticOrientation")]
 pub enum Orientation {
     /// Higher means more.
     #[default]
     Higher,
-    /// Higher means less.
+    /// Lower means more.
     Lower,
 }
 
@@ -84,11 +85,9 @@ pub struct StatisticValues(pub Vec<Value>);
 pub enum Value {
     /// No value: undefined for this window.
     Null,
-    /// Value of [`Kind::Number`].
     Number(f64),
-    /// Value of [`Kind::Count`]; below 2^63.
+    /// Below 2^63.
     Count(u64),
-    /// Value of [`Kind::Numbers`].
     Numbers(Vec<f64>),
 }
 

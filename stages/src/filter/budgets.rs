@@ -47,8 +47,8 @@ impl Budget {
     }
 
     fn matches_length(&self, tokens: u64) -> bool {
-        self.min_tokens.is_none_or(|min| tokens >= min)
-            && self.max_tokens.is_none_or(|max| tokens <= max)
+        let (min, max) = self.lengths();
+        (min..=max).contains(&tokens)
     }
 }
 
@@ -107,10 +107,9 @@ pub fn broken_rules(budgets: &[Budget], has_groups: bool) -> Vec<BrokenRule> {
             ));
         }
         let hides = |earlier: &Budget| {
-            let reaches = |group: &Option<String>| group.is_none() || *group == budget.group;
-            reaches(&earlier.group)
-                && earlier.min_tokens.unwrap_or(0) <= budget.min_tokens.unwrap_or(0)
-                && earlier.max_tokens.unwrap_or(u64::MAX) >= budget.max_tokens.unwrap_or(u64::MAX)
+            let ((min, max), (own_min, own_max)) = (earlier.lengths(), budget.lengths());
+            let reaches = earlier.group.is_none() || earlier.group == budget.group;
+            reaches && min <= own_min && max >= own_max
         };
         if let Some(earlier) = budgets[..index].iter().position(hides) {
             broken.push(BrokenRule::new(

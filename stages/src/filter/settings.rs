@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::budgets::{self, Budget};
 use super::guards::Guard;
-use super::{FilterResult, KeepTokens, ranked, within_budget};
+use super::{FilterResult, KeepTokens, ranked};
 use crate::contract::{BrokenRule, Column, Decimal, Kind};
 use crate::measures::statistics;
 
@@ -86,18 +86,13 @@ impl Filter {
         } else if let Some(fraction) = self.keep_fraction {
             kept.truncate(usize::try_from(fraction.floor_of(scored)).unwrap_or(usize::MAX));
         } else if let Some(budget) = &self.keep_tokens {
-            let fit =
-                within_budget(kept.iter().map(|&sample| tokens[sample]), budget.for_group(group));
-            kept.truncate(fit);
+            let mut left = Some(budget.for_group(group));
+            kept.retain(|&sample| charge(&mut left, tokens[sample]));
         } else if let Some(budgets) = &self.budgets {
-            // `None` after a sample that would have exceeded the budget: later ones are not kept even if they would fit.
             let mut left: Vec<_> = budgets.iter().map(|budget| Some(budget.keep_tokens)).collect();
             kept.retain(|&sample| {
-                let Some(index) = budgets::matching(budgets, group, tokens[sample]) else {
-                    return false;
-                };
-                left[index] = left[index].and_then(|left| left.checked_sub(tokens[sample]));
-                left[index].is_some()
+                let index = budgets::matching(budgets, group, tokens[sample]);
+                index.is_some_and(|index| charge(&mut left[index], tokens[sample]))
             });
         }
         let last = kept.last().map(|&sample| scores[sample]);
@@ -142,6 +137,13 @@ impl Filter {
             .extend(budgets::broken_rules(self.budgets.as_deref().unwrap_or_default(), has_groups));
         broken
     }
+}
+
+/// Subtracts the tokens of a sample from a budget; `false` if they exceed it. It is then `None`, so that later samples are
+/// not kept even if they would fit.
+fn charge(left: &mut Option<u64>, tokens: u64) -> bool {
+    *left = left.and_then(|left| left.checked_sub(tokens));
+    left.is_some()
 }
 
 /// Reports a guard that no value can pass together with the guards before it.

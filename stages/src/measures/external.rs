@@ -117,7 +117,7 @@ pub struct Statistic {
     /// Whether `higher` (default) or `lower` values mean more long-range structure. Used by evaluations and reports;
     /// it does not set the sign of a term.
     #[serde(default)]
-    pub orientation: StatisticOrientation,
+    pub orientation: Orientation,
     /// Value of a document: the `mean` (default) or the `max` over its windows. With `reads: document` all windows of
     /// a document have the same value.
     #[serde(default)]
@@ -133,17 +133,6 @@ pub enum StatisticKind {
     Number,
     /// Int64, not negative.
     Count,
-}
-
-/// Whether higher values of a program's statistic mean more long-range structure.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum StatisticOrientation {
-    /// Higher means more.
-    #[default]
-    Higher,
-    /// Lower means more.
-    Lower,
 }
 
 /// Rule that merges the values of a document's windows.
@@ -227,10 +216,7 @@ impl Measure for External {
                 (_, StatisticMerge::Mean) => Merge::Mean,
                 (_, StatisticMerge::Max) => Merge::Max,
             },
-            orientation: match statistic.orientation {
-                StatisticOrientation::Higher => Orientation::Higher,
-                StatisticOrientation::Lower => Orientation::Lower,
-            },
+            orientation: statistic.orientation,
             error: None,
         };
         self.statistics.iter().map(column).collect()

@@ -124,7 +124,6 @@ impl TextCounts {
     }
 }
 
-/// Counts the bytes in long runs of ASCII without a blank.
 fn unbroken(text: &[u8]) -> usize {
     let is_inside = |byte: &u8| matches!(byte, 0x21..=0x7f);
     let (mut bytes, mut start, mut last_end) = (0, 0, 0);

@@ -27,70 +27,34 @@ pub struct Speed {
 /// Measures the recurrence of windows and compresses their text, alternately. `windows`: ids and text of each. Takes
 /// about three times `each` of processor time, and at least one pass over all windows.
 pub fn recurrence_speed(windows: &[(&[u32], &[u8])], each: Duration) -> Speed {
-    let mut contenders = contenders();
-    loop {
-        // The contender with the least time goes next, so that all take equal time and the faster ones do more
-        // rounds.
-        let next = contenders.iter_mut().min_by_key(|contender| contender.spent);
-        let next = next.expect("there are three contenders");
-        if next.spent > each {
-            break;
+    let (settings, mut scan, mut counts) =
+        <(Recurrence, RecurrenceScan, RecurrenceScan)>::default();
+    let mut work = |contender: usize, ids: &[u32], text: &[u8]| match contender {
+        0 => _ = black_box(settings.all_counts(ids, &mut scan)),
+        1 => _ = black_box(settings.counts(ids, &mut counts)),
+        _ => _ = black_box(zlib_bytes(text)),
+    };
+    let (mut rounds, mut seconds) = ([0.0; 3], [0.0; 3]);
+    // The contender with the least time goes next, so that all take equal time and the faster ones do more rounds.
+    let least =
+        |seconds: &[f64; 3]| (0..3_usize).min_by(|a, b| seconds[*a].total_cmp(&seconds[*b]));
+    while let Some(next) = least(&seconds).filter(|next| seconds[*next] <= each.as_secs_f64()) {
+        let clock = Clock::start();
+        for (ids, text) in windows {
+            work(next, ids, text);
         }
-        next.round(windows);
+        rounds[next] += 1.0;
+        seconds[next] += clock.seconds();
     }
     let tokens: usize = windows.iter().map(|(ids, _)| ids.len()).sum();
     let bytes: usize = windows.iter().map(|(_, text)| text.len()).sum();
-    let [recurrence, without_window_counts, zlib_rs] = contenders;
+    let rate =
+        |contender: usize, amount: usize| rounds[contender] * amount as f64 / seconds[contender];
     Speed {
-        tokens: recurrence.rate(tokens),
-        text: recurrence.rate(bytes),
-        window_counts: without_window_counts.rate(tokens) / recurrence.rate(tokens),
-        zlib_rs: zlib_rs.rate(bytes),
-    }
-}
-
-/// Recurrence, recurrence without counts over the whole window, and the compressor.
-fn contenders() -> [Contender; 3] {
-    let (settings, mut scan) = (Recurrence::default(), RecurrenceScan::default());
-    let recurrence = Contender::new(move |ids, _| {
-        black_box(settings.all_counts(ids, &mut scan));
-    });
-    let (settings, mut scan) = (Recurrence::default(), RecurrenceScan::default());
-    let without_window_counts = Contender::new(move |ids, _| {
-        black_box(settings.counts(ids, &mut scan));
-    });
-    let zlib_rs = Contender::new(|_, text| {
-        black_box(zlib_bytes(text));
-    });
-    [recurrence, without_window_counts, zlib_rs]
-}
-
-/// Work on the ids and the text of a window.
-type WindowWork = Box<dyn FnMut(&[u32], &[u8])>;
-
-/// Rounds of the same work.
-struct Contender {
-    work: WindowWork,
-    rounds: u32,
-    spent: Duration,
-}
-
-impl Contender {
-    fn new(work: impl FnMut(&[u32], &[u8]) + 'static) -> Self {
-        Self { work: Box::new(work), rounds: 0, spent: Duration::ZERO }
-    }
-
-    fn round(&mut self, windows: &[(&[u32], &[u8])]) {
-        let clock = Clock::start();
-        for (ids, text) in windows {
-            (self.work)(ids, text);
-        }
-        self.rounds += 1;
-        self.spent += Duration::from_secs_f64(clock.seconds());
-    }
-
-    fn rate(&self, of_a_round: usize) -> f64 {
-        f64::from(self.rounds) * of_a_round as f64 / self.spent.as_secs_f64()
+        tokens: rate(0, tokens),
+        text: rate(0, bytes),
+        window_counts: rate(1, tokens) / rate(0, tokens),
+        zlib_rs: rate(2, bytes),
     }
 }
 

@@ -5,10 +5,7 @@ use crate::first_layer_attention::FirstLayerAttention;
 
 use super::{Compression, LanguageModel, Lexical, Recurrence};
 
-/// Finds the statistic that a term or a guard names: a single number among `columns`, those of the pipeline.
-///
-/// # Errors
-/// If the name at `setting` is not one.
+/// Finds the single number among `columns`, those of the pipeline, that a term or a guard names at `setting`.
 pub fn scalar<'c>(
     setting: &str,
     name: &str,

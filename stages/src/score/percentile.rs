@@ -3,7 +3,6 @@
 //! Counts are integers, so a percentile is the same for any order and partition of the samples, and memory does not
 //! depend on their number.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -11,10 +10,8 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Bins of a group.
 pub const BINS: usize = 4096;
 
-/// Words of the bitmap of non-empty bins.
 const MAP_WORDS: usize = BINS / 64;
 
 /// Words with the number of non-empty bins before each word of the bitmap, four to a word.
@@ -75,8 +72,9 @@ pub type Words = Arc<dyn AsRef<[u64]> + Send + Sync>;
 
 /// Histogram of a group, which gives the percentile of any value. Memory: one bit per empty bin, 8 bytes per other
 /// bin. Clones share the words.
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "SerializedHistogram", into = "SerializedHistogram")]
+#[schemars(description = "Number of values of a group in each bin.")]
 pub struct Histogram {
     lowest: f64,
     /// Maximum of the group.
@@ -89,7 +87,6 @@ pub struct Histogram {
 /// Number of values of a group in each bin.
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(rename = "Histogram")]
 struct SerializedHistogram {
     /// Minimum of the group.
     lowest: f64,
@@ -116,7 +113,6 @@ impl Histogram {
         self.words().last().copied()
     }
 
-    /// Returns the words, for storage.
     pub fn words(&self) -> &[u64] {
         (*self.words).as_ref()
     }
@@ -138,7 +134,6 @@ impl Histogram {
         }
     }
 
-    /// Iterates over the non-empty bins with their counts.
     fn bins(&self) -> impl Iterator<Item = (usize, u64)> {
         let words = self.words();
         let all = if words.is_empty() { 0 } else { BINS };
@@ -182,16 +177,6 @@ impl fmt::Debug for Histogram {
         let bins: Vec<_> = self.bins().collect();
         let mut shown = formatter.debug_struct("Histogram");
         shown.field("range", &self.range()).field("bins", &bins).finish()
-    }
-}
-
-impl JsonSchema for Histogram {
-    fn schema_name() -> Cow<'static, str> {
-        SerializedHistogram::schema_name()
-    }
-
-    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        SerializedHistogram::json_schema(generator)
     }
 }
 

@@ -53,7 +53,6 @@ impl SummaryStatistics {
 /// First of two passes over the finite values of a group, in input order: mean and range.
 #[derive(Clone, Copy, Debug)]
 pub struct Sums {
-    /// Number of values.
     pub count: u64,
     /// Minimum; infinity without values.
     pub min: f64,
@@ -76,7 +75,6 @@ impl Sums {
         (self.min, self.max) = (self.min.min(value), self.max.max(value));
     }
 
-    /// Returns the mean; 0 without values.
     pub fn mean(&self) -> f64 {
         if self.count == 0 { 0.0 } else { self.sum.mean(self.count) }
     }
@@ -116,7 +114,6 @@ impl Deviations {
         self.residue.add(deviation);
     }
 
-    /// Returns the summary of the values.
     pub fn summary(&self) -> SummaryStatistics {
         let Sums { count, min, max, sum: _ } = self.sums;
         if count == 0 {

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::percentile::{Histogram, HistogramBuilder, share_of_range};
 use super::summary::SummaryStatistics;
+use crate::contract::is_default;
 
 /// One term of a score: `weight · standardised(statistic) + offset`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -20,7 +21,7 @@ pub struct Term {
     pub weight: f64,
     /// Constant added to the term, from minus to plus one million. Default 0. With `combine: least`, a component with a
     /// larger offset must be lower before it decides; with `sum`, offsets do not change the ranking.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     #[schemars(range(min = -1_000_000.0, max = 1_000_000.0))]
     pub offset: f64,
     /// Scale of the statistic. Default: `standardise` of the score.
@@ -57,11 +58,6 @@ impl Term {
 
 fn default_weight() -> f64 {
     1.0
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_zero(offset: &f64) -> bool {
-    *offset == 0.0
 }
 
 /// Combination of the terms of a score.
@@ -155,40 +151,22 @@ impl Scale {
     }
 }
 
-/// Transformation that makes the values of one statistic in one group standardiser.
 #[derive(Clone, Debug, PartialEq)]
-enum Standardiser {
-    /// All values are equal.
-    Flat(f64),
-    ZScore {
-        mean: f64,
-        standard_deviation: f64,
-    },
-    MinMax {
-        min: f64,
-        max: f64,
-    },
-    Percentile(Histogram),
+struct ScaledTerm {
+    weight: f64,
+    offset: f64,
+    optional: bool,
+    standardise: Standardise,
+    scale: Scale,
 }
 
-impl Standardiser {
-    /// `None` if percentiles are requested and the scale lacks them.
-    fn new(standardise: Standardise, scale: &Scale) -> Option<Self> {
-        let SummaryStatistics { mean, standard_deviation, min, max } = scale.summary;
-        Some(match standardise {
+impl ScaledTerm {
+    fn standardised(&self, value: f64) -> f64 {
+        let SummaryStatistics { mean, standard_deviation, min, max } = self.scale.summary;
+        match (self.standardise, &self.scale.histogram) {
             // Subnormal spreads may have a standard deviation of 0 as well.
-            Standardise::ZScore if max <= min || standard_deviation <= 0.0 => Self::Flat(0.0),
-            Standardise::ZScore => Self::ZScore { mean, standard_deviation },
-            Standardise::MinMax if max <= min => Self::Flat(0.5),
-            Standardise::MinMax => Self::MinMax { min, max },
-            Standardise::Percentile => Self::Percentile(scale.histogram.clone()?),
-        })
-    }
-
-    fn standardise(&self, value: f64) -> f64 {
-        match self {
-            Self::Flat(all) => *all,
-            Self::ZScore { mean, standard_deviation } => {
+            (Standardise::ZScore, _) if max <= min || standard_deviation <= 0.0 => 0.0,
+            (Standardise::ZScore, _) => {
                 let deviation = value - mean;
                 if deviation.is_finite() {
                     deviation / standard_deviation
@@ -196,22 +174,15 @@ impl Standardiser {
                     (value / 2.0 - mean / 2.0) / standard_deviation * 2.0
                 }
             }
-            Self::MinMax { min, max } => share_of_range(*min, *max, value),
-            Self::Percentile(histogram) => histogram.percentile(value),
+            (Standardise::MinMax, _) if max <= min => 0.5,
+            (Standardise::MinMax, _) => share_of_range(min, max, value),
+            (Standardise::Percentile, histogram) => {
+                histogram.as_ref().map_or(f64::NAN, |histogram| histogram.percentile(value))
+            }
         }
     }
 }
 
-/// Term in one group.
-#[derive(Clone, Debug, PartialEq)]
-struct ScaledTerm {
-    weight: f64,
-    offset: f64,
-    optional: bool,
-    standardiser: Standardiser,
-}
-
-/// Scores the samples of one group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scorer {
     terms: Vec<ScaledTerm>,
@@ -228,9 +199,10 @@ impl Scorer {
         scales: &[Scale],
     ) -> Option<Self> {
         let scaled = |(term, scale): (&Term, &Scale)| {
-            let standardiser = Standardiser::new(term.standardise.unwrap_or(standardise), scale)?;
             let Term { weight, offset, optional, .. } = *term;
-            Some(ScaledTerm { weight, offset, optional, standardiser })
+            let (standardise, scale) = (term.standardise.unwrap_or(standardise), scale.clone());
+            let lacks = standardise == Standardise::Percentile && scale.histogram.is_none();
+            (!lacks).then_some(ScaledTerm { weight, offset, optional, standardise, scale })
         };
         let scored = terms.iter().zip(scales).map(scaled).collect::<Option<Vec<_>>>()?;
         (scored.len() == terms.len().max(scales.len())).then_some(Self { terms: scored, combine })
@@ -261,7 +233,7 @@ impl Scorer {
             if !value.is_finite() {
                 return f64::NAN;
             }
-            let weighted = term.weight * term.standardiser.standardise(*value);
+            let weighted = term.weight * term.standardised(*value);
             if term.offset == 0.0 { weighted } else { weighted + term.offset }
         };
         self.terms.iter().zip(values).map(term)

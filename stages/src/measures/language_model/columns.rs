@@ -177,9 +177,7 @@ fn attention_columns(settings: &LanguageModel) -> Vec<Column> {
 }
 
 /// Computes the values of the attention columns.
-///
-/// # Errors
-/// If a value is not finite: queries and keys are too large for float32.
+/// Fails if a value is not finite: queries and keys are too large for float32.
 pub(super) fn attention(
     settings: &LanguageModel,
     evidence: &ForwardStatistics,

@@ -9,9 +9,7 @@ const KEY_NATS: f64 = 2.0;
 /// Sums over the tokens of a window, in nats.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LossSums {
-    /// Number of tokens with a loss: all but the first.
     pub tokens: u64,
-    /// Sum of their losses.
     pub loss: f64,
     /// Number of tokens that have short losses as well.
     pub counted: u64,

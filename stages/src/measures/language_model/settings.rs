@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::ladm::Ladm;
 use crate::contract::{
     BrokenRule, Decimal, FarDistance, ForwardRequest, LayersRequest, Location, LossRequest,
-    WindowSample,
+    WindowSample, is_default,
 };
 
 /// Default tokens of a short window: the shorter context that `LongFilter` and `LongPPL` were published with.
@@ -84,7 +84,7 @@ pub struct LanguageModel {
     pub strict_positions: bool,
     /// Number format of the factors of all matrix products: `f32` (default, the more accurate), or `bf16`, which is
     /// faster on GPUs and requires a build with the backend candle.
-    #[serde(default, skip_serializing_if = "ProductPrecision::is_default")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub precision: ProductPrecision,
 }
 
@@ -110,11 +110,6 @@ impl ProductPrecision {
             Self::F32 => "f32",
             Self::Bf16 => "bf16",
         }
-    }
-
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "for serde")]
-    fn is_default(&self) -> bool {
-        *self == Self::F32
     }
 }
 
