@@ -14,9 +14,8 @@ use super::patterns::NormalizerSteps;
 pub(super) type Added = (String, u32, AddedToken);
 
 /// Returns the added tokens in the order of their ids, with normalized texts where the crate searches normalized text.
-///
-/// # Errors
-/// Two texts are equal after normalization, so that the crate would choose one of the tokens at random; or one is empty.
+/// Fails if two texts are equal after normalization, so that the crate would choose one of the tokens at random, or if one
+/// is empty.
 pub(super) fn added_tokens(
     tokenizer: &Tokenizer,
     normalizer: &NormalizerSteps,

@@ -53,10 +53,7 @@ impl Drop for PatternBudget {
     }
 }
 
-/// Counts a match.
-///
-/// # Errors
-/// If the time of this thread's text is used up.
+/// Counts a match; fails if the time of this thread's text is used up.
 pub(super) fn count_match() -> Result<(), BudgetExceeded> {
     let matched = MATCHED.get() + 1;
     MATCHED.set(matched % MATCHES_PER_READING);

@@ -32,7 +32,6 @@ static GENERATION: LazyLock<Regex> = LazyLock::new(|| {
 pub struct Message {
     /// Role of the speaker: `user`, `assistant`, `human`, `gpt`; empty if missing.
     pub role: String,
-    /// Text of the message; empty if missing.
     pub content: String,
 }
 
@@ -56,9 +55,6 @@ pub struct RenderedConversation {
 impl ChatTemplate {
     /// Reads the template of a tokenizer: `chat_template.jinja` in its folder, or the one in `tokenizer_config.json`;
     /// if that has several, the one named `default`.
-    ///
-    /// # Errors
-    /// If no template exists or it cannot be read: a message for users.
     pub fn open(folder: &Path) -> Result<Self, String> {
         let config_path = folder.join(CONFIG_FILE);
         let config: Map<String, Value> = match read_small_file(&config_path, MAX_CONFIG_BYTES) {
@@ -103,9 +99,6 @@ impl ChatTemplate {
     ///
     /// A message begins where the rendered conversation up to the message before it ends. A template may change its
     /// earlier output (it closes a conversation, or omits earlier thoughts), so the common beginning counts.
-    ///
-    /// # Errors
-    /// If the template rejects the conversation, fails, or does not end: a message for users.
     pub fn render(&self, messages: &[Message]) -> Result<RenderedConversation, String> {
         let wrong = |error: Error| {
             let line = error.line().map_or_else(String::new, |line| format!(", line {line}"));

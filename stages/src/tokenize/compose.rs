@@ -24,7 +24,6 @@ pub(super) struct Composed<'a> {
 /// End of a changed character.
 #[derive(Debug)]
 struct OffsetMark {
-    /// End in the composed text, in bytes.
     end: usize,
     /// End, in the original, of a token that ends here.
     source_end: usize,
@@ -33,16 +32,13 @@ struct OffsetMark {
 }
 
 impl<'a> Composed<'a> {
-    /// Wraps a text without composing it.
     pub(super) fn unchanged(text: &'a str) -> Self {
         Self { text: Cow::Borrowed(text), marks: Vec::new() }
     }
 
     /// Composes `source`. Cost: each character is read once; memory: a copy if anything changes, and twenty-four
     /// bytes for each changed character.
-    ///
-    /// # Errors
-    /// If a range that must be composed at once has more than `largest` bytes.
+    /// Fails if a range that must be composed at once has more than `largest` bytes.
     pub(super) fn new(source: &'a str, largest: usize) -> Result<Self, EncodeRefusal> {
         let (mut text, mut marks) = (String::new(), Vec::new());
         let mut copied = 0;
@@ -79,7 +75,6 @@ impl<'a> Composed<'a> {
         Ok(Self { text: Cow::Owned(text), marks })
     }
 
-    /// Returns whether composition changed anything.
     pub(super) fn changed(&self) -> bool {
         !self.marks.is_empty()
     }

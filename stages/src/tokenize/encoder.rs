@@ -42,17 +42,12 @@ pub struct Encoder {
     pub(super) splitter: Result<Splitter, &'static str>,
     digest: String,
     largest_id: u32,
-    /// Folder of the file.
     folder: PathBuf,
     /// Settings next to the tokenizer that would give other ids.
     differences: Vec<String>,
 }
 
 impl Encoder {
-    /// Bytes of memory that encoding takes for each byte of a text encoded whole: 65 to 115 as measured on English
-    /// books.
-    pub const BYTES_PER_PART_BYTE: u64 = 120;
-
     /// Maximum size in bytes of a part that the tokenizer must read whole: larger than the longest books. Encoding such
     /// a part takes a gigabyte of memory. A constant, so that no setting decides which documents are quarantined.
     pub const MAX_PART_BYTES: usize = 8 << 20;
@@ -232,9 +227,9 @@ impl Encoder {
     /// ids always cover the whole text.
     ///
     /// A text is split where its tokens cannot depend on each other, and several threads encode a long one. Memory:
-    /// eight bytes for each token, and for each thread [`Self::BYTES_PER_PART_BYTE`] for each byte of a part, usually
-    /// a word. Long parts are merged in chunks of 64 KiB if merges alone decide the tokens; otherwise a part of more
-    /// than `largest_part` bytes is rejected.
+    /// eight bytes for each token, and for each thread 65 to 115 for each byte of a part, usually a word. Long parts are
+    /// merged in chunks of 64 KiB if merges alone decide the tokens; otherwise a part of more than `largest_part` bytes is
+    /// rejected.
     pub fn encode(&self, text: &str, largest_part: usize) -> Result<EncodedText, EncodeProblem> {
         let encoded = without_panic(|| match &self.splitter {
             _ if u32::try_from(text.len()).is_err() => {
@@ -254,7 +249,6 @@ impl Encoder {
         })
     }
 
-    /// Encodes a text without splitting it.
     pub(super) fn encode_whole(&self, text: &str) -> Result<EncodedText, EncodeRefusal> {
         let _budget = PatternBudget::start(text.len());
         let normalizer = self.normalizer.watched();

@@ -28,7 +28,6 @@ const BATCH: usize = 128;
 /// Bytes of a text read at once: a block, and after each of its bytes as many as a key has.
 const READ: usize = BLOCK + 16;
 
-/// Tokenizer of a supported shape.
 #[derive(Debug)]
 pub(super) struct FastPath {
     mode: SplitMode,
@@ -283,7 +282,6 @@ impl<J: FnMut(usize, usize)> EncodeCall<'_, J> {
     }
 }
 
-/// Consecutive parts.
 struct Batch {
     keys: [Key; BATCH],
     /// Start of the first part, and the end of each.

@@ -14,7 +14,6 @@ pub(super) struct Steps {
     pub(super) pre_tokenizer: Value,
 }
 
-/// Supported names.
 pub(super) const NAMES: &str = "gpt-2, phi-2, mpt, olmo, llama-bpe, llama3, llama-v3, qwen2, smollm, starcoder, refact, \
      command-r, deepseek-coder, deepseek-v3, falcon, gpt2";
 

@@ -19,9 +19,6 @@ const USER_DEFINED: u8 = 4;
 const UNUSED: u8 = 5;
 
 /// Reads the tokenizer of a file, in the format of `tokenizer.json`.
-///
-/// # Errors
-/// If an entry is missing or not supported.
 pub(super) fn tokenizer_json(path: &Path) -> Result<Vec<u8>, String> {
     let metadata = tokenizer_metadata(path)?;
     let tokens = GgufTokens::new(&metadata)?;

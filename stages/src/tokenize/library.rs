@@ -11,7 +11,6 @@ use tokenizers::{Model, Result, Tokenizer};
 use super::bpe_model::{BpeMerge, BpeTokenizer};
 use super::settings::SpecialTokensInText;
 
-/// Tokenizer of the library, with or without its model.
 pub(super) struct Library {
     /// Added tokens and all steps but the model; the model as well, unless `lazy_model` has it.
     steps: Tokenizer,
@@ -25,7 +24,6 @@ struct LazyModel {
 }
 
 impl Library {
-    /// Reads a tokenizer with its model.
     pub(super) fn open(json: &[u8], special: SpecialTokensInText) -> Result<Self> {
         let mut steps = deterministic(json)?;
         steps.set_encode_special_tokens(special == SpecialTokensInText::AsText);

@@ -89,9 +89,6 @@ impl Recipe {
         let rest = &pre_tokenizer.0[usize::from(prefix_space)..];
         let steps: Vec<SplitStep> = rest.iter().map_while(SplitStep::new).collect();
         let inner = PreTokenizerSteps(rest[steps.len()..].to_vec());
-        let wants_place = |step: &PreTokenizerStep| {
-            matches!(step, PreTokenizerStep::Crate(PreTokenizerWrapper::Metaspace(_)))
-        };
         if steps.is_empty() || inner.0.iter().any(wants_place) {
             return None;
         }
@@ -123,8 +120,6 @@ impl Recipe {
                 P::BertPreTokenizer(_) | P::Whitespace(_) | P::WhitespaceSplit(_)
             ))
         );
-        let wants_place =
-            |step: &PreTokenizerStep| matches!(step, PreTokenizerStep::Crate(P::Metaspace(_)));
         if !drops_blanks
             || !normalizer.0.iter().all(by_character)
             || pre_tokenizer.0.iter().any(wants_place)
@@ -199,6 +194,11 @@ impl Recipe {
         let parts = Parts::Unmerged(pairs);
         Ok(Self { parts, composes: false, prefix_space: false, part, first: Some(first) })
     }
+}
+
+/// Returns whether a step treats the start of a text differently.
+fn wants_place(step: &PreTokenizerStep) -> bool {
+    matches!(step, PreTokenizerStep::Crate(PreTokenizerWrapper::Metaspace(_)))
 }
 
 /// Returns whether `wanted` cannot occur in normalised text because a step replaces one of its characters. The steps

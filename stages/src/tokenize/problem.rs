@@ -9,34 +9,20 @@ use super::budget::BudgetExceeded;
 /// Reason why a tokenizer cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerProblem {
-    /// The file does not exist or cannot be read.
     #[error("cannot read the tokenizer `{}`: {problem}", path.display())]
-    Unreadable {
-        path: PathBuf,
-        /// Error of the operating system.
-        problem: io::Error,
-    },
+    Unreadable { path: PathBuf, problem: io::Error },
     /// `tokenizer.json` is missing, and the tokenizer inside the GGUF file cannot be used.
     #[error("the tokenizer inside `{}` cannot be used: {reason}", path.display())]
-    InGguf {
-        path: PathBuf,
-        /// Missing or unsupported entry.
-        reason: String,
-    },
-    /// The file is not a usable `tokenizer.json`.
+    InGguf { path: PathBuf, reason: String },
     #[error("`{}` is not a usable tokenizer.json: {reason}", path.display())]
-    Invalid {
-        path: PathBuf,
-        /// Description of the defect.
-        reason: String,
-    },
+    Invalid { path: PathBuf, reason: String },
 }
 
 impl TokenizerProblem {
     pub fn hint(&self) -> String {
         let hint = match self {
-            Self::Unreadable { path, .. } => match OtherFormat::find_next_to(path) {
-                Some(original) => return original.hint(path.parent().unwrap_or(Path::new("."))),
+            Self::Unreadable { path, .. } => match conversion(path) {
+                Some(hint) => return hint,
                 None => {
                     "point `tokenizer` at a tokenizer.json or its folder; a tokenizer.model becomes one with transformers' \
                      `AutoTokenizer.from_pretrained(folder).save_pretrained(folder)`"
@@ -53,44 +39,29 @@ impl TokenizerProblem {
     }
 }
 
-/// Tokenizer in another format than `tokenizer.json`; many checkpoints have no other.
-enum OtherFormat {
-    /// `tokenizer.model` of `SentencePiece`, or `vocab.json` with `merges.txt`: the library reads and converts it.
-    Convertible(String),
-    /// Ranks of tiktoken: the library converts them if it is given the pattern.
-    Tiktoken(String),
-}
-
-impl OtherFormat {
-    /// Finds a tokenizer in another format in the folder of the missing `tokenizer.json`.
-    fn find_next_to(path: &Path) -> Option<Self> {
-        let entries = fs::read_dir(path.parent()?).ok()?;
-        let names: Vec<String> =
-            entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
-        let is_tiktoken =
-            |name: &&String| name.ends_with(".tiktoken") || name.as_str() == "tiktoken.model";
-        if let Some(name) = names.iter().find(is_tiktoken) {
-            return Some(Self::Tiktoken(name.clone()));
-        }
-        let known = ["tokenizer.model", "spiece.model", "vocab.json"];
-        let known = known.into_iter().find(|known| names.iter().any(|name| name == known))?;
-        Some(Self::Convertible(known.to_owned()))
+/// Describes the conversion of a tokenizer in another format in the folder of the missing `tokenizer.json`: many
+/// checkpoints have no other. The library converts ranks of tiktoken only if it is given the pattern.
+fn conversion(path: &Path) -> Option<String> {
+    let folder = path.parent()?;
+    let entries = fs::read_dir(folder).ok()?;
+    let names: Vec<String> =
+        entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    let folder = folder.display();
+    let is_tiktoken =
+        |name: &&String| name.ends_with(".tiktoken") || name.as_str() == "tiktoken.model";
+    if let Some(name) = names.iter().find(is_tiktoken) {
+        return Some(format!(
+            "`{name}` in the same folder is not supported; convert it to a tokenizer.json once in Python, \
+             with the tiktoken.Encoding of the model's own tokenizer class: transformers.integrations.tiktoken.convert_tiktoken_to_fast(encoding, \
+             '{folder}')"
+        ));
     }
-
-    fn hint(&self, folder: &Path) -> String {
-        let folder = folder.display();
-        match self {
-            Self::Convertible(name) => format!(
-                "`{name}` in the same folder is not supported; convert it to a tokenizer.json once: \
-                 python -c \"from transformers import AutoTokenizer as T; T.from_pretrained('{folder}').save_pretrained('{folder}')\""
-            ),
-            Self::Tiktoken(name) => format!(
-                "`{name}` in the same folder is not supported; convert it to a tokenizer.json once in Python, \
-                 with the tiktoken.Encoding of the model's own tokenizer class: transformers.integrations.tiktoken.convert_tiktoken_to_fast(encoding, \
-                 '{folder}')"
-            ),
-        }
-    }
+    let known = ["tokenizer.model", "spiece.model", "vocab.json"];
+    let name = known.into_iter().find(|known| names.iter().any(|name| name == known))?;
+    Some(format!(
+        "`{name}` in the same folder is not supported; convert it to a tokenizer.json once: \
+         python -c \"from transformers import AutoTokenizer as T; T.from_pretrained('{folder}').save_pretrained('{folder}')\""
+    ))
 }
 
 /// Reason why a text has no token ids: its row is quarantined.
@@ -98,11 +69,7 @@ impl OtherFormat {
 pub enum EncodeProblem {
     /// The tokenizer failed.
     #[error("the tokenizer cannot encode the text of {text_bytes} bytes: {reason}")]
-    Failed {
-        text_bytes: usize,
-        /// Error message of the tokenizer.
-        reason: String,
-    },
+    Failed { text_bytes: usize, reason: String },
     /// The tokenizer's patterns exceed a time that no published tokenizer needs. Another machine may be fast enough:
     /// see [`EncodeProblem::is_tokenizer_fault`].
     #[error(
@@ -118,13 +85,11 @@ pub enum EncodeProblem {
         text_bytes: usize,
         /// Length of the longest part found that cannot be split.
         part_bytes: usize,
-        /// Maximum length of a part.
         largest_part: usize,
     },
 }
 
 impl EncodeProblem {
-    /// Returns the reason code of the quarantine.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Failed { .. } | Self::TimedOut { .. } => "tokenizer_failed",

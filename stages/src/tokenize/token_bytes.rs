@@ -5,6 +5,7 @@ use serde_json::Value;
 use tokenizers::Tokenizer;
 
 use super::library::Library;
+use super::long_parts::byte_character;
 
 /// Bytes of each token of a vocabulary: joined, they restore an encoded text. A character that is split over tokens
 /// stays split.
@@ -17,7 +18,6 @@ pub struct TokenBytes {
     ends: Vec<u32>,
 }
 
-/// Notation of token texts in a vocabulary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TokenNotation {
     /// A character for each byte, as in GPT-2.
@@ -122,14 +122,8 @@ pub(super) fn byte_level_bytes() -> impl Fn(&str) -> Option<Vec<u8>> {
     move |token| token.chars().map(|letter| byte_of_char.get(&letter).copied()).collect()
 }
 
-/// Returns GPT-2's alphabet: printable bytes stand for themselves, the others for the characters from U+0100 on, in
-/// order.
 fn byte_of_char() -> HashMap<char, u8> {
-    let prints = |byte: &u8| matches!(byte, 0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF);
-    let (printing, other): (Vec<u8>, Vec<u8>) = (0..=u8::MAX).partition(prints);
-    let themselves = printing.into_iter().map(|byte| (char::from(byte), byte));
-    let others = ('\u{100}'..).zip(other);
-    themselves.chain(others).collect()
+    (0..=u8::MAX).map(|byte| (byte_character(byte), byte)).collect()
 }
 
 #[cfg(test)]

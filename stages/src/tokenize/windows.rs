@@ -11,12 +11,10 @@ pub struct TokenWindow {
     /// Position among the document's windows, from 0, by ascending `token_start`.
     pub index: u32,
     pub token_start: u64,
-    /// End (exclusive).
     pub token_end: u64,
 }
 
 impl TokenWindow {
-    /// Returns the tokens in the window, without BOS.
     pub fn tokens(&self) -> u64 {
         self.token_end - self.token_start
     }
