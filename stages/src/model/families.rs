@@ -4,10 +4,8 @@
 //! An unknown family is refused; nothing is guessed from tensor names.
 
 mod alibi;
-mod cohere;
 mod decoders;
 mod deepseek;
-mod falcon;
 mod first_layer;
 mod gemma;
 mod gla;
@@ -16,11 +14,9 @@ mod gpt2;
 mod gpt_neox;
 mod layer_norms;
 mod llama;
-mod llama4;
 mod llama_like;
 mod mistral;
 mod olmo;
-mod opt;
 mod qwen;
 mod sizes;
 mod without_attention;
@@ -60,14 +56,14 @@ const FAMILIES: [Family; 61] = [
     ("baichuan", Like(alibi::BAICHUAN), Unverified, None),
     ("bloom", Own(alibi::bloom), Verified, None),
     ("chatglm", Own(glm::chatglm), Unverified, None),
-    ("cohere", Like(cohere::COHERE), Verified, Some(cohere::cohere_decoder)),
-    ("cohere2", Like(cohere::COHERE2), Verified, None),
+    ("cohere", Like(layer_norms::COHERE), Verified, Some(layer_norms::cohere_decoder)),
+    ("cohere2", Like(layer_norms::COHERE2), Verified, None),
     ("deepseek", Like(LLAMA), Unverified, None),
     ("deepseek_v2", Own(deepseek::v2), Verified, None),
     ("deepseek_v3", Own(deepseek::v3), Verified, None),
     ("ernie4_5", Like(llama::ERNIE), Verified, None),
     ("ernie4_5_moe", Like(llama::ERNIE_MOE), Verified, None),
-    ("falcon", Own(falcon::first_layer), Verified, Some(falcon::decoder)),
+    ("falcon", Own(gpt_neox::falcon), Verified, Some(gpt_neox::falcon_decoder)),
     ("gemma", Like(gemma::GEMMA), Verified, Some(gemma::gemma_decoder)),
     ("gemma2", Like(gemma::GEMMA2), Verified, Some(gemma::gemma2_decoder)),
     ("gemma3_text", Own(gemma::gemma3), Verified, Some(gemma::gemma3_decoder)),
@@ -91,7 +87,7 @@ const FAMILIES: [Family; 61] = [
     ("internlm3", Own(llama::internlm3), Verified, None),
     ("kimi_k2", Own(deepseek::v3), Unverified, None),
     ("llama", Like(LLAMA), Verified, Some(llama::decoder)),
-    ("llama4_text", Like(llama4::LLAMA4), Verified, None),
+    ("llama4_text", Like(llama::LLAMA4), Verified, None),
     ("minicpm3", Own(deepseek::minicpm3), Verified, None),
     ("ministral", Like(mistral::MINISTRAL), Verified, None),
     ("ministral3", Like(mistral::MINISTRAL3), Verified, None),
@@ -103,7 +99,7 @@ const FAMILIES: [Family; 61] = [
     ("olmo2", Like(olmo::OLMO2), Verified, Some(olmo::olmo2_decoder)),
     ("olmo3", Like(olmo::OLMO3), Verified, None),
     ("olmoe", Like(olmo::OLMOE), Verified, None),
-    ("opt", Own(opt::first_layer), Verified, Some(opt::decoder)),
+    ("opt", Own(gpt2::opt), Verified, Some(gpt2::opt_decoder)),
     ("persimmon", Like(gpt_neox::PERSIMMON), Verified, None),
     ("phi", Like(layer_norms::PHI), Verified, Some(layer_norms::phi_decoder)),
     ("phi3", Like(llama::PHI3), Verified, Some(decoders::fused_gate_decoder)),
@@ -112,10 +108,10 @@ const FAMILIES: [Family; 61] = [
     ("qwen2_moe", Like(qwen::QWEN2_MOE), Verified, None),
     ("qwen3", Like(qwen::QWEN3), Verified, Some(decoders::attention_bias_decoder)),
     ("qwen3_moe", Like(qwen::QWEN3_MOE), Verified, None),
-    ("RefinedWeb", Own(falcon::first_layer), Unverified, None),
-    ("RefinedWebModel", Own(falcon::first_layer), Unverified, None),
+    ("RefinedWeb", Own(gpt_neox::falcon), Unverified, None),
+    ("RefinedWebModel", Own(gpt_neox::falcon), Unverified, None),
     ("seed_oss", Like(llama::SEED_OSS), Verified, Some(llama::seed_oss_decoder)),
-    ("smollm3", Like(llama4::SMOLLM3), Verified, Some(llama4::smollm3_decoder)),
+    ("smollm3", Like(llama::SMOLLM3), Verified, Some(llama::smollm3_decoder)),
     ("stablelm", Like(layer_norms::STABLELM), Verified, Some(layer_norms::stablelm_decoder)),
     ("starcoder2", Like(layer_norms::STARCODER2), Verified, Some(layer_norms::starcoder2_decoder)),
 ];
@@ -213,10 +209,10 @@ fn note_contradictions(config: &Fields<'_>, first: &FirstLayerConfig) {
     if let Some(rope) = &spec.rope
         && (rope.rotary_dims > spec.head_dim || rope.rotary_dims < 2 || rope.rotary_dims % 2 == 1)
     {
-        config.note(ModelProblem::checkpoint(format!(
+        config.contradict(format!(
             "config.json contradicts itself: {} of the {} dimensions of a head rotate, and they must form pairs",
             rope.rotary_dims, spec.head_dim
-        )));
+        ));
     }
     let own = spec.head_dim - spec.latent.as_ref().map_or(0, |latent| latent.rotary_dims);
     let projections = [
@@ -226,10 +222,10 @@ fn note_contradictions(config: &Fields<'_>, first: &FirstLayerConfig) {
     for (kind, projection, wanted) in projections {
         let rows: u64 = projection.rows.iter().map(|rows| rows.end - rows.start).sum();
         if rows != wanted {
-            config.note(ModelProblem::checkpoint(format!(
+            config.contradict(format!(
                 "config.json contradicts itself: {kind} heads need {wanted} rows of `{}`, but it has {rows}",
                 projection.weight
-            )));
+            ));
         }
     }
 }

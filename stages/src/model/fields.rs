@@ -31,6 +31,16 @@ impl<'a> Fields<'a> {
         self.problems.borrow_mut().push(problem);
     }
 
+    /// Notes that the model is not supported.
+    pub(crate) fn refuse(&self, message: impl Into<String>) {
+        self.note(ModelProblem::settings(message));
+    }
+
+    /// Notes that config.json contradicts itself or is damaged.
+    pub(crate) fn contradict(&self, message: impl Into<String>) {
+        self.note(ModelProblem::checkpoint(message));
+    }
+
     /// Returns the raw value; `null` counts as absent.
     pub(crate) fn value(&self, name: &str) -> Option<&'a Value> {
         self.map.get(name).filter(|value| !value.is_null())
@@ -56,10 +66,7 @@ impl<'a> Fields<'a> {
 
     fn wrong(&self, name: &str, value: &Value, wanted: &str) {
         let text: String = value.to_string().chars().take(60).collect();
-        self.note(ModelProblem::checkpoint(format!(
-            "`{name}` in {}: expected {wanted}, got {text}",
-            self.location
-        )));
+        self.contradict(format!("`{name}` in {}: expected {wanted}, got {text}", self.location));
     }
 
     /// Converts a value, or returns `None` if absent. A value that `convert` rejects is noted as not `wanted`.
@@ -86,7 +93,7 @@ impl<'a> Fields<'a> {
 
     pub(crate) fn size(&self, name: &str, max: u64) -> u64 {
         if self.value(name).is_none() {
-            self.note(ModelProblem::checkpoint(format!("{} has no `{name}`", self.location)));
+            self.contradict(format!("{} has no `{name}`", self.location));
             return 1;
         }
         self.optional_size(name, max).unwrap_or(1)
@@ -102,24 +109,20 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Returns a list of finite numbers, or `None` if absent.
     pub(crate) fn optional_numbers(&self, name: &str) -> Option<Vec<f64>> {
         self.optional(name, "a list of numbers", |value| {
             value.as_array()?.iter().map(finite).collect()
         })
     }
 
-    /// Returns a whole number from 0, or `None` if absent.
     pub(crate) fn optional_count(&self, name: &str) -> Option<u64> {
         self.optional(name, "a whole number from 0", Value::as_u64)
     }
 
-    /// Returns a finite number, or `None` if absent.
     pub(crate) fn optional_number(&self, name: &str) -> Option<f64> {
         self.optional(name, "a number", finite)
     }
 
-    /// Returns a finite number greater than 0, or `None` if absent.
     pub(crate) fn optional_positive(&self, name: &str) -> Option<f64> {
         let number = self.optional_number(name)?;
         if number > 0.0 {
@@ -129,10 +132,9 @@ impl<'a> Fields<'a> {
         None
     }
 
-    /// Returns a required finite number greater than 0.
     pub(crate) fn positive(&self, name: &str) -> f64 {
         if self.value(name).is_none() {
-            self.note(ModelProblem::checkpoint(format!("{} has no `{name}`", self.location)));
+            self.contradict(format!("{} has no `{name}`", self.location));
         }
         self.optional_positive(name).unwrap_or(1.0)
     }
@@ -141,12 +143,10 @@ impl<'a> Fields<'a> {
         self.optional(name, "true or false", Value::as_bool).unwrap_or(default)
     }
 
-    /// Returns a text, or `None` if absent.
     pub(crate) fn optional_text(&self, name: &str) -> Option<&'a str> {
         self.optional(name, "a text", Value::as_str)
     }
 
-    /// Returns a list of texts, or `None` if absent.
     pub(crate) fn optional_texts(&self, name: &str) -> Option<Vec<&'a str>> {
         self.optional(name, "a list of texts", |value| {
             value.as_array()?.iter().map(Value::as_str).collect()
@@ -169,7 +169,6 @@ impl<'a> Fields<'a> {
         items.iter().enumerate().filter_map(fields).collect()
     }
 
-    /// Returns a nested object, or `None` if absent.
     pub(crate) fn optional_object(&self, name: &str) -> Option<Fields<'a>> {
         let map = self.optional(name, "an object", Value::as_object)?;
         Some(Fields::new(map, &format!("`{name}` of {}", self.location), self.problems))

@@ -120,7 +120,7 @@ fn slice_norms(
         let query = spec.latent_query_width(latent) as usize;
         let key = query..query + latent.key_rank as usize;
         let mut norm = |range: Range<usize>, role| {
-            let (norm, part) = (Norm::Rms { eps: latent.eps, offset: 0.0 }, range.len());
+            let (norm, part) = (Norm::rms(latent.eps), range.len());
             (range, part, RowNorm { norm, weight: weights.take(role), bias: Vec::new() })
         };
         let key = norm(key, TensorRole::KeyDownNorm);

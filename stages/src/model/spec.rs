@@ -3,15 +3,13 @@
 use longsift_kernels::cuda::SourceSizes;
 use longsift_kernels::{AttentionShape, GatedLinearShape, LogitRules, Rotation};
 use serde::Serialize;
-use sha2::{Digest, Sha256};
 
 use super::problem::ModelProblem;
 use super::rope::{RopeScaling, RopeSpec};
-use super::steps::is_default;
 pub use super::steps::{
     EmbeddingSteps, GatedLinear, HeadNorm, Latent, Norm, NormScope, QueryScale,
 };
-use crate::contract::hex;
+use crate::contract::{is_default, sha256};
 
 /// Properties of a model's first layer that the table builder and the kernels need.
 ///
@@ -20,16 +18,12 @@ use crate::contract::hex;
 pub struct AttentionSpec {
     /// Model type in `config.json`.
     pub model_type: String,
-    /// Layers of the whole model.
     pub layers: u64,
-    /// Numbers per embedding.
     pub hidden_size: u64,
     pub query_heads: u64,
     /// Key heads; a divisor of `query_heads`. Query head `h` attends to key head `h / (query_heads / key_heads)`.
     pub key_heads: u64,
-    /// Numbers per query or key.
     pub head_dim: u64,
-    /// Number of token ids.
     pub vocabulary_size: u64,
     /// Norm between the embedding and the projections.
     pub norm: Norm,
@@ -57,7 +51,6 @@ pub struct AttentionSpec {
     /// Bound of queries and keys: they are clipped to ±`clip` first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip: Option<f64>,
-    /// Norm over queries and keys.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub head_norm: Option<HeadNorm>,
     /// Multi-head latent attention: keys, and usually queries, are computed from a low rank.
@@ -115,7 +108,7 @@ impl AttentionSpec {
         // Verification of a family does not change scores.
         let spec = Self { unverified: false, ..self.clone() };
         let json = serde_json::to_vec(&spec).expect("a specification is plain data");
-        hex(&Sha256::digest(&json))
+        sha256(&json)
     }
 
     /// Returns the width of a table row, in numbers: a token's queries, then its keys. Fewer if these are
@@ -200,7 +193,6 @@ impl AttentionSpec {
         }
     }
 
-    /// Returns the factors of the queries of a window of `tokens` tokens; `None` if the model does not scale them.
     pub(crate) fn query_scales(&self, tokens: usize) -> Option<Vec<f32>> {
         self.query_scale.as_ref().map(|scale| scale.factors(tokens))
     }
@@ -310,7 +302,6 @@ impl AttentionSpec {
     }
 }
 
-/// Sizes that config.json states.
 #[derive(Clone, Debug)]
 pub(crate) struct Sizes {
     pub(crate) layers: u64,

@@ -2,9 +2,7 @@
 
 use serde::Serialize;
 
-pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
-}
+use crate::contract::is_default;
 
 /// Steps applied to an embedding before the norm, in this order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -58,7 +56,6 @@ pub struct Latent {
     /// Rank of the queries; `None` if they are projected from the hidden state.
     pub query_rank: Option<u64>,
     pub key_rank: u64,
-    /// Rotating numbers per head.
     pub rotary_dims: u64,
     /// `eps` of the RMS norms over the latent vectors.
     pub eps: f64,
@@ -67,7 +64,6 @@ pub struct Latent {
 /// Gated linear attention (Yang et al. 2024) in place of softmax attention. Heads of keys have `head_dim` numbers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GatedLinear {
-    /// Numbers in a head's values.
     pub value_dim: u64,
     /// Whether queries and keys below 0 become 0.
     pub relu: bool,
@@ -84,19 +80,9 @@ pub struct GatedLinear {
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum QueryScale {
     /// `ln(i + 1) / ln(trained)`, at least 1 (Qwen).
-    LogN {
-        /// Training length.
-        trained: u64,
-    },
+    LogN { trained: u64 },
     /// `1 + scale · ln(1 + ⌊(i + shift) / floor⌋)` (Llama 4, Ministral 3).
-    Temperature {
-        /// Positions before the factor grows.
-        floor: f64,
-        /// Rate of growth.
-        scale: f64,
-        /// Added to the position.
-        shift: f64,
-    },
+    Temperature { floor: f64, scale: f64, shift: f64 },
 }
 
 impl QueryScale {
@@ -119,14 +105,12 @@ impl QueryScale {
 pub enum Norm {
     /// `x / √(mean(x²) + eps) · (weight + offset)`.
     Rms {
-        /// Added to the mean square.
         eps: f64,
         /// Added to the weight: 1 for the Gemma family, otherwise 0.
         offset: f64,
     },
     /// `(x - mean(x)) / √(variance(x) + eps) · (weight + offset) + bias`.
     Layer {
-        /// Added to the variance.
         eps: f64,
         /// Added to the weight: 1 for Nemotron, otherwise 0.
         #[serde(skip_serializing_if = "is_default")]
@@ -135,6 +119,16 @@ pub enum Norm {
     /// No norm: numbers are unchanged.
     #[default]
     None,
+}
+
+impl Norm {
+    pub(crate) fn rms(eps: f64) -> Self {
+        Self::Rms { eps, offset: 0.0 }
+    }
+
+    pub(crate) fn layer(eps: f64) -> Self {
+        Self::Layer { eps, offset: 0.0 }
+    }
 }
 
 #[cfg(test)]

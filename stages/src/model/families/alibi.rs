@@ -4,7 +4,6 @@ use super::first_layer::FirstLayerConfig;
 use super::llama_like::{Bias, LLAMA, LlamaLike, named};
 use super::sizes::{SizeDefaults, SizeNames, sizes};
 use crate::model::fields::Fields;
-use crate::model::problem::ModelProblem;
 use crate::model::spec::{AttentionSpec, Norm};
 use crate::model::tensors::{Projection, TensorRole};
 
@@ -45,7 +44,7 @@ const BLOOM_NAMES: SizeNames = SizeNames {
 pub(super) fn bloom(config: &Fields<'_>, _: Option<f64>) -> FirstLayerConfig {
     let sizes = sizes(config, &BLOOM_NAMES, &SizeDefaults::default());
     let eps = config.optional_positive("layer_norm_epsilon").unwrap_or(1e-5);
-    let norm = Norm::Layer { eps, offset: 0.0 };
+    let norm = Norm::layer(eps);
     let mut spec = AttentionSpec {
         bias: true,
         alibi_slopes: Some(slopes(sizes.query_heads)),
@@ -77,7 +76,7 @@ pub(super) fn mpt(config: &Fields<'_>, _: Option<f64>) -> FirstLayerConfig {
     let defaults = SizeDefaults { positions: Some(2048), ..SizeDefaults::default() };
     let sizes = sizes(config, &MPT_NAMES, &defaults);
     let eps = config.optional_positive("layer_norm_epsilon").unwrap_or(1e-5);
-    let mut spec = AttentionSpec::plain(&sizes, Norm::Layer { eps, offset: 0.0 });
+    let mut spec = AttentionSpec::plain(&sizes, Norm::layer(eps));
     let attention = config.optional_object("attn_config");
     let mut alibi = true;
     if let Some(attention) = &attention {
@@ -110,12 +109,11 @@ pub(super) fn mpt(config: &Fields<'_>, _: Option<f64>) -> FirstLayerConfig {
 fn refuse_unknown_settings(attention: &Fields<'_>) {
     let kind = attention.optional_text("attn_type").unwrap_or("multihead_attention");
     if kind != "multihead_attention" {
-        attention.note(ModelProblem::settings(format!("`attn_type` `{kind}` is not supported")));
+        attention.refuse(format!("`attn_type` `{kind}` is not supported"));
     }
     for name in ["qk_ln", "prefix_lm", "rope"] {
         if attention.flag(name, false) {
-            let message = format!("`{name}` of {} is not supported", attention.location);
-            attention.note(ModelProblem::settings(message));
+            attention.refuse(format!("`{name}` of {} is not supported", attention.location));
         }
     }
 }

@@ -4,7 +4,6 @@ use super::first_layer::FirstLayerConfig;
 use super::sizes::MAX_ENTRIES;
 use crate::model::decoder::{Activation, Decoder, FeedForward, Head, NamedNorm, Order, Perceptron};
 use crate::model::fields::Fields;
-use crate::model::problem::ModelProblem;
 use crate::model::spec::Norm;
 use crate::model::tensors::Projection;
 
@@ -39,13 +38,10 @@ pub(super) fn llama_decoder(
     first: &FirstLayerConfig,
     layout: &LlamaLayout,
 ) -> Decoder {
-    let norm = first.spec.norm.clone();
-    let bias = first.tensors.norm_bias.is_some();
-    let named = |name: &str| NamedNorm::new(norm.clone(), name, bias);
-    let (before, last) = (named("layers.0.post_attention_layernorm"), named("norm"));
     let output = output(first, "layers.0.self_attn.o_proj", layout.output_bias);
     let feed_forward = gated(config, first, "layers.0.mlp", layout);
-    plain(first, output, (before, last), feed_forward, head(config, layout.tied))
+    let norms = (Some("layers.0.post_attention_layernorm"), "norm");
+    plain(first, output, norms, feed_forward, head(config, layout.tied))
 }
 
 /// Describes a model with Llama's names, without biases after the first projections.
@@ -64,14 +60,16 @@ pub(super) fn fused_gate_decoder(config: &Fields<'_>, first: &FirstLayerConfig) 
     llama_decoder(config, first, &LlamaLayout { fused_gate: true, ..LLAMA_LAYOUT })
 }
 
-/// Describes sequential layers with norms before both parts and at the end.
+/// Describes sequential layers with a norm like the first one at the end, and perhaps before the feed-forward part.
 pub(super) fn plain(
     first: &FirstLayerConfig,
     output: Projection,
-    (before_feed_forward, last_norm): (NamedNorm, NamedNorm),
+    (before_feed_forward, last): (Option<&str>, &str),
     feed_forward: Perceptron,
     head: Head,
 ) -> Decoder {
+    let bias = first.tensors.norm_bias.is_some();
+    let norm = |name: &str| NamedNorm::new(first.spec.norm.clone(), name, bias);
     Decoder {
         order: Order::Sequential,
         ropes: None,
@@ -79,11 +77,11 @@ pub(super) fn plain(
         value: value(&first.tensors.key),
         output,
         after_attention: NamedNorm::default(),
-        before_feed_forward,
+        before_feed_forward: before_feed_forward.map(norm).unwrap_or_default(),
         feed_forward: FeedForward::Dense(feed_forward),
         after_feed_forward: NamedNorm::default(),
         residual_multiplier: 1.0,
-        last_norm,
+        last_norm: norm(last),
         head,
     }
 }
@@ -151,9 +149,9 @@ pub(super) fn two_projections(
 fn activation(config: &Fields<'_>, (key, default): (&str, &str)) -> Activation {
     let name = config.optional_text(key).unwrap_or(default);
     Activation::named(name).unwrap_or_else(|| {
-        config.note(ModelProblem::settings(format!(
+        config.refuse(format!(
             "the activation `{name}` (`{key}` in config.json) is not supported for whole models"
-        )));
+        ));
         Activation::Silu
     })
 }

@@ -6,7 +6,6 @@ use super::first_layer::FirstLayerConfig;
 use super::llama_like::named;
 use super::sizes::{LLAMA_NAMES, MAX_ENTRIES, SizeDefaults, sizes};
 use crate::model::fields::Fields;
-use crate::model::problem::ModelProblem;
 use crate::model::rope::RopeScaling;
 use crate::model::rope_config::{self, RopeDefaults};
 use crate::model::spec::{AttentionSpec, Latent, Norm};
@@ -83,7 +82,7 @@ fn latent_like(
     let positions = sizes.max_positions.unwrap_or(family.max_positions);
     let rope = RopeDefaults::new(family.pairing, 1e4, rotary, positions);
     let rope = rope_config::read(config, &rope, rope_theta);
-    let plain = AttentionSpec::plain(&sizes, Norm::Rms { eps, offset: 0.0 });
+    let plain = AttentionSpec::plain(&sizes, Norm::rms(eps));
     let mut spec = AttentionSpec {
         scale: plain.scale * mscale(config, &rope.scaling).powi(2),
         // The norms of the latent vectors use the library's default, regardless of config.json.
@@ -100,10 +99,10 @@ fn latent_like(
     down_projections(&mut first, config);
     first.tensors.absent_key = (!config.contains("q_lora_rank")).then_some("q_lora_rank");
     if sizes.query_heads * (own + value) > MAX_ENTRIES {
-        config.note(ModelProblem::checkpoint(format!(
+        config.contradict(format!(
             "{} heads of {own} + {value} numbers exceed {MAX_ENTRIES}",
             sizes.query_heads
-        )));
+        ));
     }
     first
 }

@@ -1,7 +1,6 @@
 //! The first layer of a family: its computation, its tensors, and the attention span of the layers.
 
 use crate::model::fields::Fields;
-use crate::model::problem::ModelProblem;
 use crate::model::spec::AttentionSpec;
 use crate::model::tensors::{LayerZeroTensors, Projection};
 
@@ -53,14 +52,12 @@ pub(super) fn slide_everywhere(
     let types = config.optional_texts("layer_types").unwrap_or_default();
     if let Some(other) = types.iter().find(|kind| **kind != "sliding_attention") {
         let model_type = config.optional_text("model_type").unwrap_or_default();
-        config.note(ModelProblem::settings(format!(
+        config.refuse(format!(
             "config.json contradicts itself: with `sliding_window` {window} every layer of a `{model_type}` model \
              slides, but `layer_types` has `{other}`"
-        )));
+        ));
     }
-    first.spec.window = Some(window);
-    first.spec.first_full_attention_layer = None;
-    first.sliding = Some(SlidingLayers { window, layers: vec![true; first.spec.layers as usize] });
+    slide_window(first, window, |_| true);
 }
 
 /// Makes every layer slide over `sliding_window` tokens if config.json states it.
@@ -84,9 +81,7 @@ pub(super) fn slide(
     };
     for kind in types.iter().flatten() {
         if !["full_attention", "sliding_attention"].contains(kind) {
-            config.note(ModelProblem::settings(format!(
-                "layer type `{kind}` is not supported for this model type"
-            )));
+            config.refuse(format!("layer type `{kind}` is not supported for this model type"));
             return;
         }
     }

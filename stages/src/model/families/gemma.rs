@@ -4,22 +4,19 @@ use longsift_kernels::RopeStyle;
 
 use super::decoders::{LLAMA_LAYOUT, LlamaLayout, llama_decoder, norms_after};
 use super::first_layer::{FirstLayerConfig, layer_zero_slides, slide, sliding_window};
-use super::llama_like::{
-    LLAMA, LlamaLike, NormKind, eps, llama_like_with, plain_rope, rms_head_norm,
-};
+use super::llama_like::{LLAMA, LlamaLike, eps, llama_like_with, plain_rope, rms_head_norm};
 use super::sizes::SizeDefaults;
 use crate::model::decoder::{Activation, Decoder, FeedForward, NamedNorm};
 use crate::model::fields::Fields;
-use crate::model::problem::ModelProblem;
 use crate::model::rope::RopeSpec;
 use crate::model::rope_config::{RopeDefaults, read_for_layer_type};
-use crate::model::spec::NormScope;
+use crate::model::spec::{Norm, NormScope};
 
 /// Every layer sees all tokens.
 pub(super) const GEMMA: LlamaLike = LlamaLike {
     key_heads: Some(16),
     head_dim: Some(256),
-    norm: NormKind::Rms { offset: 1.0 },
+    norm: |eps| Norm::Rms { eps, offset: 1.0 },
     max_positions: 8192,
     adjust: gemma,
     ..LLAMA
@@ -63,9 +60,9 @@ pub(super) fn gemma3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer
 fn gemma(config: &Fields<'_>, first: &mut FirstLayerConfig) {
     first.spec.embedding.multiplier = Some((first.spec.hidden_size as f64).sqrt());
     if config.flag("use_bidirectional_attention", false) {
-        config.note(ModelProblem::settings(
+        config.refuse(
             "this model also attends to later tokens (`use_bidirectional_attention`): it is not causal",
-        ));
+        );
     }
 }
 

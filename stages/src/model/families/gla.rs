@@ -8,7 +8,7 @@ use super::decoders::{head, plain, sized};
 use super::first_layer::{FirstLayerConfig, SoftmaxLayers};
 use super::llama_like::{named, plain_rope};
 use super::sizes::{MAX_ENTRIES, MAX_HEADS, MAX_TOKENS, check_groups};
-use crate::model::decoder::{Activation, Decoder, NamedNorm, Perceptron};
+use crate::model::decoder::{Activation, Decoder, Perceptron};
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
 use crate::model::spec::{AttentionSpec, GatedLinear, Norm, Sizes};
@@ -50,8 +50,7 @@ pub(super) fn first_layer(config: &Fields<'_>, _rope_theta: Option<f64>) -> Firs
         None => false,
         Some("relu") => true,
         Some(other) => {
-            let message = format!("`feature_map` is `{other}`; supported are `null` and `relu`");
-            config.note(ModelProblem::settings(message));
+            config.refuse(format!("`feature_map` is `{other}`; supported are `null` and `relu`"));
             false
         }
     };
@@ -65,7 +64,7 @@ pub(super) fn first_layer(config: &Fields<'_>, _rope_theta: Option<f64>) -> Firs
         convolution,
         output_gate: config.flag("use_output_gate", true),
     };
-    let norm = Norm::Rms { eps: config.optional_positive("norm_eps").unwrap_or(1e-6), offset: 0.0 };
+    let norm = Norm::rms(config.optional_positive("norm_eps").unwrap_or(1e-6));
     let spec = AttentionSpec {
         gated_linear: Some(gated),
         first_full_attention_layer: None,
@@ -96,10 +95,9 @@ pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder 
         down: part("down_proj", hidden, width),
         activation: Activation::Silu,
     };
-    let named = |name: &str| NamedNorm::new(spec.norm.clone(), name, false);
     let value_dim = spec.gated_linear.as_ref().map_or(1, |gated| gated.value_dim);
     let output = sized(&format!("{ATTENTION}.o_proj"), false, hidden, spec.query_heads * value_dim);
-    let norms = (named("layers.0.mlp_norm"), named("norm"));
+    let norms = (Some("layers.0.mlp_norm"), "norm");
     let decoder = plain(first, output, norms, feed_forward, head(config, false));
     let value = format!("{ATTENTION}.v_proj");
     Decoder { value: Projection::whole(&value, false, spec.key_heads * value_dim), ..decoder }
@@ -119,8 +117,7 @@ fn refuse_variants(config: &Fields<'_>) {
             value == wanted || value.is_number() && value.as_f64() == wanted.as_f64()
         };
         if let Some(value) = config.value(key).filter(|value| !same(value)) {
-            let message = format!("`{key}` in config.json is {value}; a `gla` model has {wanted}");
-            config.note(ModelProblem::settings(message));
+            config.refuse(format!("`{key}` in config.json is {value}; a `gla` model has {wanted}"));
         }
     }
     let convolves = config.value("use_short_conv") == Some(&Value::Bool(true));
@@ -152,10 +149,10 @@ fn head_width(
     if sensible && (rounded as u64).is_multiple_of(heads) {
         return rounded as u64 / heads;
     }
-    config.note(ModelProblem::checkpoint(format!(
+    config.contradict(format!(
         "config.json contradicts itself: `hidden_size` {hidden_size} times `{key}` {ratio} is {width}, which {heads} heads \
          cannot share evenly"
-    )));
+    ));
     1
 }
 
@@ -199,8 +196,7 @@ fn softmax_layers(config: &Fields<'_>, sizes: &Sizes, norm: &Norm) -> Vec<Softma
     let mut groups: Vec<SoftmaxLayers> = Vec::new();
     for fields in config.objects("attn") {
         for key in fields.names().filter(|key| !SOFTMAX_KEYS.contains(&key.as_str())) {
-            let message = format!("`{key}` in {} is not supported", fields.location);
-            fields.note(ModelProblem::settings(message));
+            fields.refuse(format!("`{key}` in {} is not supported", fields.location));
         }
         let mut layers: Vec<u64> = Vec::new();
         for layer in fields.optional_numbers("layers").unwrap_or_default() {
@@ -212,13 +208,12 @@ fn softmax_layers(config: &Fields<'_>, sizes: &Sizes, norm: &Norm) -> Vec<Softma
                     fields.location,
                     sizes.layers - 1
                 );
-                fields.note(ModelProblem::checkpoint(message));
+                fields.contradict(message);
             }
             layers.push(layer as u64);
         }
         if fields.value("layers").is_none() {
-            let message = format!("{} has no `layers`", fields.location);
-            fields.note(ModelProblem::checkpoint(message));
+            fields.contradict(format!("{} has no `layers`", fields.location));
         }
         groups.push(softmax_group(&fields, layers, sizes, norm));
     }
@@ -240,7 +235,7 @@ fn softmax_group(
             "{} contradicts itself: {query_heads} heads with pairs of numbers cannot share `hidden_size` {hidden} evenly",
             fields.location
         );
-        fields.note(ModelProblem::checkpoint(message));
+        fields.contradict(message);
     }
     let head_dim = (hidden / query_heads).max(1);
     let sizes = Sizes { query_heads, key_heads, head_dim, ..sizes.clone() };

@@ -78,7 +78,7 @@ pub(super) fn chatglm(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLaye
     }
     let eps = config.optional_positive("layernorm_epsilon").unwrap_or(1e-5);
     let rms = config.flag("rmsnorm", true);
-    let norm = if rms { Norm::Rms { eps, offset: 0.0 } } else { Norm::Layer { eps, offset: 0.0 } };
+    let norm = if rms { Norm::rms(eps) } else { Norm::layer(eps) };
     let theta = 1e4 * config.optional_positive("rope_ratio").unwrap_or(1.0);
     let theta = rope_theta.unwrap_or(theta);
     let rope = Some(plain_rope(RopeStyle::Interleaved, head_dim / 2, theta));

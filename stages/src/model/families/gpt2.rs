@@ -1,16 +1,17 @@
-//! GPT-2, GPT-Neo and the first `StarCoder` have learned positions, so each window is projected separately; GPT-J rotates.
+//! GPT-2, GPT-Neo, OPT and the first `StarCoder` have learned positions, so each window is projected separately; GPT-J rotates.
 
 use longsift_kernels::RopeStyle;
 
 use super::decoders::{head, output, plain, two_projections};
 use super::first_layer::{FirstLayerConfig, slide_window};
 use super::llama_like::{named, plain_rope};
-use super::sizes::{MAX_HEADS, MAX_TOKENS, SizeDefaults, SizeNames, sizes};
-use crate::model::decoder::{Decoder, NamedNorm};
+use super::sizes::{
+    LLAMA_NAMES, MAX_ENTRIES, MAX_HEADS, MAX_TOKENS, SizeDefaults, SizeNames, sizes,
+};
+use crate::model::decoder::{Decoder, NamedNorm, Order};
 use crate::model::fields::Fields;
-use crate::model::problem::ModelProblem;
 use crate::model::spec::{AttentionSpec, Norm};
-use crate::model::tensors::{Projection, TensorRole};
+use crate::model::tensors::{NeededTensor, Projection, TensorRole};
 
 const GPT_NAMES: SizeNames = SizeNames {
     hidden: &["n_embd", "hidden_size"],
@@ -74,9 +75,9 @@ fn local_layers(config: &Fields<'_>) -> Option<Vec<bool>> {
         let kinds = item.get(0).and_then(|kinds| kinds.as_array());
         let count = item.get(1).and_then(serde_json::Value::as_u64);
         let (Some(kinds), Some(count)) = (kinds, count) else {
-            config.note(ModelProblem::checkpoint(
+            config.contradict(
                 "`attention_types` in config.json is not a list of [[\"global\", \"local\"], count]",
-            ));
+            );
             return None;
         };
         for _ in 0..count.min(1 << 12) {
@@ -90,7 +91,7 @@ fn spec(config: &Fields<'_>, names: &SizeNames, positions: u64) -> AttentionSpec
     let defaults = SizeDefaults { positions: Some(positions), ..SizeDefaults::default() };
     let sizes = sizes(config, names, &defaults);
     let eps = config.optional_positive("layer_norm_epsilon").unwrap_or(1e-5);
-    let plain = AttentionSpec::plain(&sizes, Norm::Layer { eps, offset: 0.0 });
+    let plain = AttentionSpec::plain(&sizes, Norm::layer(eps));
     let scaled = config.flag("scale_attn_weights", true);
     AttentionSpec {
         bias: true,
@@ -112,7 +113,7 @@ fn finished(spec: AttentionSpec, projections: (Projection, Projection)) -> First
 pub(super) fn gpt2_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
     let spec = &first.spec;
     if config.flag("add_cross_attention", false) {
-        config.note(ModelProblem::settings("`add_cross_attention` is not supported"));
+        config.refuse("`add_cross_attention` is not supported");
     }
     let names = ("h.0.mlp.c_fc", "h.0.mlp.c_proj");
     let (width, activation) =
@@ -122,8 +123,7 @@ pub(super) fn gpt2_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Dec
     for projection in [&mut feed_forward.up, &mut feed_forward.down, &mut output] {
         projection.transposed = true;
     }
-    let norm = |name: &str| NamedNorm::new(spec.norm.clone(), name, true);
-    let (norms, head) = ((norm("h.0.ln_2"), norm("ln_f")), head(config, true));
+    let (norms, head) = ((Some("h.0.ln_2"), "ln_f"), head(config, true));
     let scale_by_depth = config.flag("scale_attn_by_inverse_layer_idx", false);
     Decoder { scale_by_depth, ..plain(first, output, norms, feed_forward, head) }
 }
@@ -134,16 +134,86 @@ pub(super) fn gptj(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerCo
     let sizes = sizes(config, &GPT_NAMES, &defaults);
     let rotary = config.optional_size("rotary_dim", MAX_HEADS).unwrap_or(64);
     if config.is_clean() && (rotary > sizes.head_dim || !rotary.is_multiple_of(2)) {
-        config.note(ModelProblem::checkpoint(format!(
+        config.contradict(format!(
             "`rotary_dim` {rotary} is not an even number up to the {} of a head",
             sizes.head_dim
-        )));
+        ));
     }
     let eps = config.optional_positive("layer_norm_epsilon").unwrap_or(1e-5);
     let rope = plain_rope(RopeStyle::Interleaved, rotary, rope_theta.unwrap_or(1e4));
-    let plain = AttentionSpec::plain(&sizes, Norm::Layer { eps, offset: 0.0 });
+    let plain = AttentionSpec::plain(&sizes, Norm::layer(eps));
     let spec = AttentionSpec { rope: Some(rope), ..plain };
     let outputs = sizes.query_heads * sizes.head_dim;
     let projections = Projection::separate("h.0.attn", false, outputs, outputs);
     named(spec, &["transformer.", ""], ("wte", "h.0.ln_1", true), projections)
+}
+
+/// First row of OPT's position tensor that is used.
+const OFFSET: u64 = 2;
+
+/// OPT-350M has its norms after attention, so layer 0 reads the embedding; narrower embeddings are projected first.
+pub(super) fn opt(config: &Fields<'_>, _: Option<f64>) -> FirstLayerConfig {
+    let defaults = SizeDefaults { positions: Some(2048), ..SizeDefaults::default() };
+    let names = SizeNames { key_heads: &[], ..LLAMA_NAMES };
+    let sizes = sizes(config, &names, &defaults);
+    let (hidden, positions) = (sizes.hidden_size, sizes.max_positions.unwrap_or(2048));
+    let before = config.flag("do_layer_norm_before", true);
+    // `eps` is fixed in the library: config.json has no key for it.
+    let norm = if before { Norm::layer(1e-5) } else { Norm::None };
+    let bias = config.flag("enable_bias", true);
+    let mut spec = AttentionSpec {
+        bias,
+        learned_positions: Some(positions),
+        ..AttentionSpec::plain(&sizes, norm)
+    };
+    let width = config.optional_size("word_embed_proj_dim", MAX_ENTRIES);
+    spec.embedding.width = width.filter(|width| *width != hidden);
+    let width = spec.embedding.width;
+    let projections = Projection::separate("layers.0.self_attn", bias, hidden, hidden);
+    let names = ("embed_tokens", "layers.0.self_attn_layer_norm", true);
+    let prefixes = &["model.decoder.", "decoder.", "model.", ""];
+    let mut first = named(spec, prefixes, names, projections);
+    if !config.flag("layer_norm_elementwise_affine", true) {
+        (first.tensors.norm_weight, first.tensors.norm_bias) = (None, None);
+    }
+    if let Some(width) = width {
+        first.tensors.need(TensorRole::EmbeddingProjection, "project_in.weight", &[hidden, width]);
+    }
+    let shape = vec![positions + OFFSET, hidden];
+    let name = "embed_positions.weight".to_owned();
+    first.tensors.more.push(NeededTensor {
+        rows: std::iter::once(OFFSET..positions + OFFSET).collect(),
+        ..NeededTensor::whole(TensorRole::Positions, name, shape)
+    });
+    first
+}
+
+/// OPT: with `do_layer_norm_before: false`, norms are applied to the sums, and the last layer is not followed by one.
+pub(super) fn opt_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
+    let spec = &first.spec;
+    let before = config.flag("do_layer_norm_before", true);
+    let bias = config.flag("enable_bias", true);
+    let names = ("layers.0.fc1", "layers.0.fc2");
+    let (width, activation) = (("ffn_dim", None), ("activation_function", "relu"));
+    let feed_forward = two_projections((config, first), names, bias, width, activation);
+    let affine = config.flag("layer_norm_elementwise_affine", true);
+    let named = |name: &str| {
+        let norm = Norm::layer(1e-5);
+        if affine { NamedNorm::new(norm, name, true) } else { NamedNorm::bare(norm) }
+    };
+    let names = ["layers.0.self_attn_layer_norm", "layers.0.final_layer_norm"];
+    let output = output(first, "layers.0.self_attn.out_proj", bias);
+    let mut head = head(config, true);
+    let out = spec.embedding.width;
+    head.projection = out.map(|width| Projection::whole("project_out", false, width));
+    let mut decoder = plain(first, output, (None, ""), feed_forward, head);
+    if before {
+        decoder.before_feed_forward = named(names[1]);
+    } else {
+        decoder.order = Order::NormalisedSums;
+        (decoder.after_attention, decoder.after_feed_forward) = (named(names[0]), named(names[1]));
+    }
+    let removed = !before || config.flag("_remove_final_layer_norm", false);
+    decoder.last_norm = if removed { NamedNorm::default() } else { named("final_layer_norm") };
+    decoder
 }

@@ -16,7 +16,9 @@ pub(super) struct LlamaLike {
     pub(super) key_heads: Option<u64>,
     /// Default of `head_dim`; `None`: `hidden_size / num_attention_heads`.
     pub(super) head_dim: Option<u64>,
-    pub(super) norm: NormKind,
+    /// Creates the norm from its `eps`.
+    pub(super) norm: fn(f64) -> Norm,
+    pub(super) norm_bias: bool,
     /// Key of the norm's `eps`, and its default.
     pub(super) eps: (&'static str, f64),
     pub(super) rope_theta: f64,
@@ -37,7 +39,8 @@ pub(super) struct LlamaLike {
 pub(super) const LLAMA: LlamaLike = LlamaLike {
     key_heads: None,
     head_dim: None,
-    norm: NormKind::Rms { offset: 0.0 },
+    norm: Norm::rms,
+    norm_bias: false,
     eps: ("rms_norm_eps", 1e-6),
     rope_theta: 1e4,
     max_positions: 2048,
@@ -55,27 +58,6 @@ pub(super) enum Bias {
     Fixed(bool),
     /// A key of config.json decides; with its default.
     Flag(&'static str, bool),
-}
-
-/// Kind of a norm, without its `eps`.
-#[derive(Clone, Copy)]
-pub(super) enum NormKind {
-    /// With a weight.
-    Rms { offset: f64 },
-    /// With a weight and an optional bias.
-    Layer { offset: f64, bias: bool },
-    /// No norm: the projections read the embedding.
-    None,
-}
-
-impl NormKind {
-    fn with_eps(self, eps: f64) -> Norm {
-        match self {
-            Self::Rms { offset } => Norm::Rms { eps, offset },
-            Self::Layer { offset, .. } => Norm::Layer { eps, offset },
-            Self::None => Norm::None,
-        }
-    }
 }
 
 /// Describes a first layer with a norm, separate query and key projections and a rotary embedding, as in Llama.
@@ -120,8 +102,7 @@ pub(super) fn llama_like_with(
         original_positions: family.original_positions,
         alpha: family.alpha,
     };
-    let norm = family.norm.with_eps(config.optional_positive(family.eps.0).unwrap_or(family.eps.1));
-    let norm_bias = matches!(family.norm, NormKind::Layer { bias: true, .. });
+    let norm = (family.norm)(config.optional_positive(family.eps.0).unwrap_or(family.eps.1));
     let spec = AttentionSpec {
         bias,
         rope: Some(rope_config::read(config, &rope, rope_theta)),
@@ -129,7 +110,7 @@ pub(super) fn llama_like_with(
     };
     let (queries, keys) = (sizes.query_heads * sizes.head_dim, sizes.key_heads * sizes.head_dim);
     let projections = Projection::separate("layers.0.self_attn", bias, queries, keys);
-    let names = ("embed_tokens", "layers.0.input_layernorm", norm_bias);
+    let names = ("embed_tokens", "layers.0.input_layernorm", family.norm_bias);
     let mut first = named(spec, &["model.", ""], names, projections);
     (family.adjust)(config, &mut first);
     first

@@ -4,15 +4,14 @@ use longsift_kernels::RopeStyle;
 
 use super::decoders::{attention_bias_decoder, norms_after};
 use super::first_layer::{FirstLayerConfig, layer_zero_slides, slide, sliding_window};
-use super::llama_like::{LLAMA, LlamaLike, NormKind, plain_rope, rms_head_norm};
+use super::llama_like::{LLAMA, LlamaLike, plain_rope, rms_head_norm};
 use crate::model::decoder::{Decoder, NamedNorm};
 use crate::model::fields::Fields;
-use crate::model::problem::ModelProblem;
 use crate::model::spec::{Norm, NormScope};
 
 /// The norm has no weights; queries and keys may be clipped.
 pub(super) const OLMO: LlamaLike = LlamaLike {
-    norm: NormKind::Layer { offset: 0.0, bias: false },
+    norm: Norm::layer,
     // `eps` is fixed in the library: config.json has no key for it.
     eps: ("layer_norm_eps of OLMo is not configurable", 1e-5),
     adjust: |config, first| {
@@ -25,7 +24,7 @@ pub(super) const OLMO: LlamaLike = LlamaLike {
 /// Norms follow attention and MLP; the first layer reads the embedding. One norm covers all query heads, another all
 /// key heads.
 pub(super) const OLMO2: LlamaLike =
-    LlamaLike { norm: NormKind::None, adjust: norm_all_heads, ..LLAMA };
+    LlamaLike { norm: |_| Norm::None, adjust: norm_all_heads, ..LLAMA };
 
 /// Like `OLMo` 2; three layers of four slide, starting with the first, without rope scaling.
 pub(super) const OLMO3: LlamaLike = LlamaLike { rope_theta: 5e5, adjust: olmo3, ..OLMO2 };
@@ -48,8 +47,7 @@ pub(super) const OLMOE: LlamaLike = LlamaLike {
     max_positions: 4096,
     adjust: |config, first| {
         if config.optional_positive("clip_qkv").is_some() {
-            let message = "`clip_qkv` is not supported for this model type";
-            config.note(ModelProblem::settings(message));
+            config.refuse("`clip_qkv` is not supported for this model type");
         }
         norm_all_heads(config, first);
     },
@@ -74,7 +72,7 @@ pub(super) fn olmo_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Dec
 /// `OLMo` 2: norms after both parts, none before.
 pub(super) fn olmo2_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
     let mut decoder = attention_bias_decoder(config, first);
-    let norm = Norm::Rms { eps: rms_eps(config), offset: 0.0 };
+    let norm = Norm::rms(rms_eps(config));
     let names = ["layers.0.post_attention_layernorm", "layers.0.post_feedforward_layernorm"];
     norms_after(&mut decoder, &norm, names[0], names[1]);
     decoder.before_feed_forward = NamedNorm::default();

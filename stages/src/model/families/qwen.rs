@@ -28,7 +28,7 @@ pub(super) fn qwen(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerCo
     };
     let sizes = sizes(config, &NAMES, &defaults);
     let eps = config.optional_positive("layer_norm_epsilon").unwrap_or(1e-6);
-    let mut spec = AttentionSpec::plain(&sizes, Norm::Rms { eps, offset: 0.0 });
+    let mut spec = AttentionSpec::plain(&sizes, Norm::rms(eps));
     let trained = config.optional_size("seq_length", 1 << 32).unwrap_or(2048).max(2);
     let theta = config.optional_positive("rotary_emb_base").unwrap_or(1e4);
     let share = config.optional_positive("rotary_pct").unwrap_or(1.0).min(1.0);

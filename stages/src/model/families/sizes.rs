@@ -1,7 +1,6 @@
 //! Sizes of a model, under the various keys that config.json uses.
 
 use crate::model::fields::Fields;
-use crate::model::problem::ModelProblem;
 use crate::model::spec::Sizes;
 
 /// Maximum entries along any dimension in config.json: the product of three fits in 64 bits.
@@ -67,9 +66,9 @@ pub(super) fn sizes(config: &Fields<'_>, names: &SizeNames, defaults: &SizeDefau
 /// Checks that each key head has the same number of query heads.
 pub(super) fn check_groups(config: &Fields<'_>, location: &str, query_heads: u64, key_heads: u64) {
     if !query_heads.is_multiple_of(key_heads) {
-        config.note(ModelProblem::checkpoint(format!(
+        config.contradict(format!(
             "{location} contradicts itself: {query_heads} query heads cannot share {key_heads} key heads evenly"
-        )));
+        ));
     }
 }
 
@@ -77,9 +76,7 @@ pub(super) fn check_groups(config: &Fields<'_>, location: &str, query_heads: u64
 pub(super) fn whole_head(config: &Fields<'_>, head_dim: u64) -> u64 {
     if config.optional_number("partial_rotary_factor").is_some_and(|part| (part - 1.0).abs() > 1e-9)
     {
-        config.note(ModelProblem::settings(
-            "`partial_rotary_factor` is not supported for this model type",
-        ));
+        config.refuse("`partial_rotary_factor` is not supported for this model type");
     }
     head_dim
 }
@@ -98,10 +95,10 @@ pub(super) fn head_dim(
         return 2;
     }
     if !hidden_size.is_multiple_of(query_heads) || hidden_size / query_heads > MAX_HEADS {
-        config.note(ModelProblem::checkpoint(format!(
+        config.contradict(format!(
             "config.json has no `head_dim`, and `hidden_size` {hidden_size} is not a valid multiple of \
              `num_attention_heads` {query_heads}"
-        )));
+        ));
         return 2;
     }
     hidden_size / query_heads
