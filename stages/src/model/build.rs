@@ -5,7 +5,6 @@ use std::sync::mpsc::sync_channel;
 use std::thread::ScopedJoinHandle;
 
 use longsift_kernels::Kernel;
-use sha2::{Digest, Sha256};
 
 use super::aux_tensors::aux_tensors;
 use super::checkpoint::ModelFolder;
@@ -14,7 +13,7 @@ use super::row_steps::RowSteps;
 use super::spec::{AttentionSpec, Norm};
 use super::tensors::TensorRole;
 use super::weights::{LayerWeights, TensorReader};
-use crate::contract::hex;
+use crate::contract::sha256;
 
 /// Part of the table's fingerprint: incremented when the same checkpoint produces different bits.
 pub const TABLE_VERSION: u32 = 1;
@@ -86,7 +85,7 @@ pub(crate) fn build(
     let json = serde_json::to_vec(&digests).expect("digests are plain data");
     let bytes_read = weights.bytes_read + embedding_bytes;
     assert_eq!(bytes_read, model.bytes_to_read(), "`bytes_to_read` is exact");
-    Ok(BuiltTable { weights_digest: hex(&Sha256::digest(&json)), bytes_read, aux })
+    Ok(BuiltTable { weights_digest: sha256(&json), bytes_read, aux })
 }
 
 /// Takes the auxiliary tensors from the weights, in the order of [`aux_tensors`]. Missing weights of norms are 1, other missing

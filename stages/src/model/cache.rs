@@ -19,7 +19,6 @@ use std::time::{Duration, SystemTime};
 use longsift_kernels::Kernel;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use sha2::{Digest, Sha256};
 
 use super::aux_tensors::{aux_name, aux_tensors};
 use super::build::{self, TABLE_VERSION};
@@ -27,7 +26,7 @@ use super::checkpoint::ModelFolder;
 use super::folder_files::read_small_file;
 use super::problem::ModelProblem;
 use super::table::{LayerZeroTable, TableHeader, TableWriter};
-use crate::contract::hex;
+use crate::contract::sha256;
 use crate::load_partial_model::Precision;
 
 /// Age at which a partial file of another machine, whose locks may not be visible here, is considered abandoned.
@@ -42,7 +41,6 @@ pub struct OpenedTable {
     pub model_digest: String,
     /// Digest of the weights alone: see [`known_weights_digest`].
     pub weights_digest: String,
-    /// Whether the table was read from the cache.
     pub from_cache: bool,
     /// Bytes of weights read: 0 from the cache, otherwise exactly [`ModelFolder::bytes_to_read`].
     pub bytes_read: u64,
@@ -62,7 +60,7 @@ struct Remembered {
 
 impl Remembered {
     fn new(identity: String, weights_digest: String) -> Self {
-        let check = hex(&Sha256::digest(format!("{identity} {weights_digest}").as_bytes()));
+        let check = sha256(format!("{identity} {weights_digest}"));
         Self { identity, weights_digest, check }
     }
 }
@@ -73,9 +71,6 @@ impl LayerZeroTable {
     /// A cached table is compared with its hash, because bits that flip on a disk would change scores silently. This
     /// reads the whole file, in parallel, once per process. While a table is built, `progress` is called with the rows
     /// done and the total.
-    ///
-    /// # Errors
-    /// The checkpoint is unreadable or has changed since its headers were read, or the cache cannot be written.
     pub fn open_or_build(
         model: &ModelFolder,
         kernel: Kernel,
@@ -104,8 +99,7 @@ impl LayerZeroTable {
         cache.build(model, kernel, precision, progress, warnings)
     }
 
-    /// Returns a model's table and the model's [digest](known_digest) if the cache has both. Reads no weights and does
-    /// not compare the table with its hash.
+    /// Returns a model's table and its [digest](known_digest) if the cache has both; does not compare the table with its hash.
     pub fn cached(
         model: &ModelFolder,
         kernel: Kernel,
@@ -120,10 +114,8 @@ impl LayerZeroTable {
     }
 }
 
-/// Returns the digest of a model whose weights have not changed since they were cached. Reads no weights.
-///
-/// It is a SHA-256 over the digests of the weights ([`known_weights_digest`]) and of the layer
-/// ([`AttentionSpec::digest`](super::AttentionSpec::digest)). It depends on no time, path or machine.
+/// Returns the SHA-256 over the digests of a model's weights and of its layer if the weights have not changed since they were
+/// cached. It depends on no time, path or machine. Reads no weights.
 pub fn known_digest(model: &ModelFolder, cache_folder: &Path) -> Option<String> {
     known_weights_digest(model, cache_folder).map(|weights| model_digest(model, &weights))
 }
@@ -136,7 +128,7 @@ pub fn known_weights_digest(model: &ModelFolder, cache_folder: &Path) -> Option<
 
 fn model_digest(model: &ModelFolder, weights_digest: &str) -> String {
     let content = json!({ "weights": weights_digest, "layer": model.spec().digest() });
-    hex(&Sha256::digest(content.to_string().as_bytes()))
+    sha256(content.to_string())
 }
 
 /// Returns the header of a model's table. The rotary embedding and the rules for logits do not affect the table.
@@ -167,7 +159,7 @@ fn header(
     }
     let aux = aux_tensors(spec).into_iter();
     TableHeader {
-        fingerprint: hex(&Sha256::digest(content.to_string().as_bytes())),
+        fingerprint: sha256(content.to_string()),
         rows: spec.vocabulary_size,
         row_width: spec.row_width(),
         precision,
@@ -309,7 +301,6 @@ struct Partial {
     _file: File,
 }
 
-/// Returns the prefix of the names of this machine's partial files.
 pub(super) fn machine() -> String {
     let name = rustix::system::uname();
     let name = name.nodename().to_string_lossy();

@@ -105,11 +105,8 @@ impl Catalogue {
             serde_json::from_slice(&bytes).map_err(|error| error.to_string())
         };
         let index: IndexFile = index.map_err(|why| {
-            let path = path.display().to_string();
-            let problem = ModelProblem::wrong_type(&path, "an index", &bytes);
-            vec![problem.unwrap_or_else(|| {
-                ModelProblem::checkpoint(format!("`{path}` is not a valid index: {why}"))
-            })]
+            let (path, what) = (path.display().to_string(), format!("a valid index: {why}"));
+            vec![ModelProblem::invalid(&path, "an index", &bytes, &what)]
         })?;
         let files: BTreeSet<&String> = index.weight_map.values().collect();
         let problems: Vec<_> =

@@ -4,18 +4,17 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::json;
-use sha2::{Digest, Sha256};
 
 use super::catalogue::Catalogue;
 use super::config::ModelConfig;
-use super::formats::{self, Finder, Method, StorageFormat, StoredMatrix};
+use super::formats::{self, Finder, FoundTensors, Method, StorageFormat, StoredMatrix};
 use super::problem::{ModelProblem, listed, with_remedies};
 use super::shard::WeightShard;
 use super::spec::AttentionSpec;
 use super::stored::{StoredTensor, StoredTensors, WeightSource};
 use super::tensors::NeededTensor;
 use super::unread::{self, ReadScope};
-use crate::contract::hex;
+use crate::contract::sha256;
 
 /// A model folder whose `config.json` and weight headers have been read and agree. No weights have been read.
 #[derive(Debug)]
@@ -68,9 +67,7 @@ impl LocatedTensor {
 
 impl ModelFolder {
     /// Reads `config.json`, the index (if any) and the headers of the files that hold layer 0, but no weights.
-    ///
-    /// # Errors
-    /// All problems in `config.json`; if it is valid, all problems in the files.
+    /// Reports all problems in `config.json`; if it is valid, all problems in the files.
     pub fn open(folder: &Path, rope_theta: Option<f64>) -> Result<Self, Vec<ModelProblem>> {
         ModelConfig::read(folder, rope_theta)?.with_weights()
     }
@@ -103,8 +100,7 @@ impl ModelFolder {
     /// It changes when a file is copied or touched, and is valid on this machine only. The digests of the layer and of
     /// the weights can be compared between machines.
     pub fn identity(&self) -> String {
-        let identity = format!("{} {}", self.weights_identity(), self.spec().digest());
-        hex(&Sha256::digest(identity.as_bytes()))
+        sha256(format!("{} {}", self.weights_identity(), self.spec().digest()))
     }
 
     /// Returns the key under which the cache stores the weights' digest: a SHA-256 of the folder, `config.json`, the
@@ -117,7 +113,7 @@ impl ModelFolder {
             .iter()
             .map(|shard| (&shard.name, &shard.header_digest, &shard.stamp))
             .collect();
-        let config = hex(&Sha256::digest(&self.config.bytes));
+        let config = sha256(&self.config.bytes);
         let parts = self.parts.iter().map(|part| json!([part.needed, part.format.name()]));
         let identity = json!({
             "folder": folder.to_string_lossy(),
@@ -125,15 +121,12 @@ impl ModelFolder {
             "files": files,
             "parts": parts.collect::<Vec<_>>(),
         });
-        hex(&Sha256::digest(identity.to_string().as_bytes()))
+        sha256(identity.to_string())
     }
 }
 
 impl ModelConfig {
     /// Reads the headers of the safetensors files, but no weights: the second step.
-    ///
-    /// # Errors
-    /// All problems in the files.
     pub fn with_weights(self) -> Result<ModelFolder, Vec<ModelProblem>> {
         open(self).map_err(|problems| {
             with_remedies(problems, "the download may be incomplete: download the checkpoint again")
@@ -142,31 +135,31 @@ impl ModelConfig {
 }
 
 fn open(config: ModelConfig) -> Result<ModelFolder, Vec<ModelProblem>> {
-    let (method, catalogue) = stored(&config)?;
-    let checkpoint_bytes = catalogue.checkpoint_bytes;
-    let mut tensors =
-        StoredTensors::new(WeightSource::Folder(config.folder().to_owned()), catalogue);
+    let (method, mut tensors) = stored(&config)?;
+    let checkpoint_bytes = tensors.checkpoint_bytes;
     let LocatedModel { config, found, warnings } = locate(config, &method, &mut tensors)?;
     let (shards, parts) = into_parts(tensors, found);
     Ok(ModelFolder { config, shards, parts, checkpoint_bytes, warnings })
 }
 
-/// Returns how the weights are packed, and the files that hold them.
-fn stored(config: &ModelConfig) -> Result<(Method, Catalogue), Vec<ModelProblem>> {
-    match config.gguf() {
-        None => Ok((formats::method(&config.map)?, Catalogue::read(config.folder())?)),
+/// Returns how the weights are packed, and the tensors of the files.
+fn stored(config: &ModelConfig) -> Result<(Method, StoredTensors), Vec<ModelProblem>> {
+    let folder = config.folder();
+    let (method, catalogue) = match config.gguf() {
+        None => (formats::method(&config.map)?, Catalogue::read(folder)?),
         Some((files, architecture)) => {
             let method = Method::Gguf { architecture, head_dim: config.spec().head_dim };
-            Ok((method, Catalogue::from_files(config.folder(), files)?))
+            (method, Catalogue::from_files(folder, files)?)
         }
-    }
+    };
+    Ok((method, StoredTensors::new(WeightSource::Folder(folder.to_owned()), catalogue)))
 }
 
 /// Returns the required tensors in order, and their files. A file without a required tensor does not belong to the
 /// model's identity.
 fn into_parts(
     tensors: StoredTensors,
-    found: Vec<(NeededTensor, StoredMatrix)>,
+    found: FoundTensors,
 ) -> (Vec<WeightShard>, Vec<LocatedTensor>) {
     let stored = found.iter().flat_map(|(_, found)| &found.stored);
     let shards = tensors.into_shards(&stored.map(|stored| stored.file.clone()).collect());
@@ -182,24 +175,15 @@ fn into_parts(
 }
 
 /// Returns the required tensors in order, and their files.
-///
-/// # Errors
-/// All tensors that are missing or wrong.
 pub(crate) fn locate_parts(
     config: &ModelConfig,
     needed: Vec<NeededTensor>,
     reads: ReadScope,
 ) -> Result<(Vec<WeightShard>, Vec<LocatedTensor>), Vec<ModelProblem>> {
-    let (method, catalogue) = stored(config)?;
-    let mut tensors =
-        StoredTensors::new(WeightSource::Folder(config.folder().to_owned()), catalogue);
+    let (method, mut tensors) = stored(config)?;
     let mut finder = finder(config, &method, &mut tensors);
-    let found = needed
-        .into_iter()
-        .filter_map(|needed| finder.find(&needed).map(|found| (needed, found)))
-        .collect();
-    let (mut missing, problems) = (finder.missing, finder.problems);
-    let mut problems: Vec<_> = tensors.problems.drain(..).chain(problems).collect();
+    let found = finder.find_all(needed);
+    let (mut missing, mut problems) = finder.finish();
     // Unread tensors are checked only if everything else could be read.
     if missing.is_empty() && problems.is_empty() {
         problems.extend(unread::check(config, &tensors, reads));
@@ -216,7 +200,7 @@ pub(crate) fn locate_parts(
 /// The location of every required tensor, and the interpretation of `config.json` that fits them.
 pub(crate) struct LocatedModel {
     config: ModelConfig,
-    found: Vec<(NeededTensor, StoredMatrix)>,
+    found: FoundTensors,
     warnings: Vec<String>,
 }
 
@@ -235,16 +219,12 @@ pub(crate) fn locate(
         _ => config,
     };
     let mut finder = finder(&config, method, tensors);
-    let found: Vec<(NeededTensor, StoredMatrix)> = needed(&config)
-        .into_iter()
-        .filter_map(|needed| finder.find(&needed).map(|found| (needed, found)))
-        .collect();
+    let found = finder.find_all(needed(&config));
     let warnings = ignored_biases(&config, &finder);
-    let (missing, problems) = (finder.missing, finder.problems);
+    let (missing, mut problems) = finder.finish();
     if !missing.is_empty() {
         return Err(vec![missing_tensors(&config, missing)]);
     }
-    let mut problems: Vec<_> = tensors.problems.drain(..).chain(problems).collect();
     if problems.is_empty() {
         problems.extend(unread::check(&config, tensors, ReadScope::QueriesAndKeys));
     }

@@ -40,22 +40,12 @@ impl ModelConfig {
     ///
     /// `path` may also be a GGUF file, or a folder with one. Without a `config.json` next to it, the equivalent
     /// entries are taken from its header.
-    ///
-    /// # Errors
-    /// All problems in `config.json`.
     pub fn read(path: &Path, rope_theta: Option<f64>) -> Result<Self, Vec<ModelProblem>> {
         Self::read_scope(path, rope_theta, ModelScope::FirstLayer)
     }
 
-    /// Like [`Self::read`], for a whole model; its first layer may be one that cannot be measured.
-    ///
-    /// # Errors
-    /// All problems in `config.json`.
-    pub(crate) fn read_whole(path: &Path) -> Result<Self, Vec<ModelProblem>> {
-        Self::read_scope(path, None, ModelScope::WholeModel)
-    }
-
-    fn read_scope(
+    /// Like [`Self::read`]. The first layer of a whole model may be one that cannot be measured.
+    pub(crate) fn read_scope(
         path: &Path,
         rope_theta: Option<f64>,
         scope: ModelScope,
@@ -98,17 +88,17 @@ impl ModelConfig {
             && fields.is_clean()
             && !spec.rope.as_ref().is_none_or(RopeSpec::is_finite)
         {
-            fields.note(ModelProblem::checkpoint(
+            fields.contradict(
                 "config.json describes a rotary embedding whose frequencies are not finite",
-            ));
+            );
         }
         if let (Some((_, architecture)), Some(spec)) = (&files.gguf, spec)
             && !architecture.model_types.contains(&spec.model_type.as_str())
         {
-            fields.note(ModelProblem::checkpoint(format!(
+            fields.contradict(format!(
                 "config.json describes a `{}` model, but the GGUF file next to it has the architecture `{}`",
                 spec.model_type, architecture.name
-            )));
+            ));
         }
         if let Some(spec) = spec.filter(|_| fields.is_clean()) {
             let contradictions =
@@ -126,9 +116,7 @@ impl ModelConfig {
     }
 
     /// Interprets `config.json` as a whole model.
-    ///
-    /// # Errors
-    /// The model type is supported for its first layer only; otherwise all problems in `config.json`.
+    /// Fails also if the model type is supported for its first layer only.
     pub(crate) fn whole(&self) -> Result<(FirstLayerConfig, Decoder), Vec<ModelProblem>> {
         let problems = RefCell::new(Vec::new());
         let fields = Fields::new(&self.map, "config.json", &problems);
@@ -279,14 +267,11 @@ fn open_files(path: &Path) -> Result<(WeightFiles, Vec<u8>), ModelProblem> {
 }
 
 fn object(folder: &Path, bytes: &[u8]) -> Result<Map<String, Value>, ModelProblem> {
-    let path = folder.join("config.json");
-    let parsed = serde_json::from_slice(bytes);
-    parsed.or_else(|error| {
+    serde_json::from_slice(bytes).or_else(|error| {
         serde_json::from_slice(&with_quoted_numbers(bytes)).map_err(|_| {
-            let path = path.display().to_string();
-            ModelProblem::wrong_type(&path, "a JSON object", bytes).unwrap_or_else(|| {
-                ModelProblem::checkpoint(format!("`{path}` is not a JSON object: {error}"))
-            })
+            let path = folder.join("config.json").display().to_string();
+            let what = format!("a JSON object: {error}");
+            ModelProblem::invalid(&path, "a JSON object", bytes, &what)
         })
     })
 }

@@ -31,7 +31,6 @@ pub(crate) struct Decoder {
 /// Order in which attention and the feed-forward part are added to the residual stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) enum Order {
-    /// One after the other.
     Sequential,
     /// Both read the layer's input. Without a separate norm, the feed-forward part reads attention's normalised
     /// input.

@@ -10,7 +10,6 @@ use crate::contract::open_regular;
 /// Maximum size of a `tokenizer_config.json` or a chat template. Files with 128,000 added tokens take a few megabytes.
 pub(crate) const MAX_CONFIG_BYTES: u64 = 16 << 20;
 
-/// Lists the names of a folder's entries, sorted.
 pub(crate) fn file_names(folder: &Path) -> Result<Vec<String>, ModelProblem> {
     let entries = fs::read_dir(folder).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let entries = entries.map_err(|error| ModelProblem::reading(folder, &error))?;
@@ -40,7 +39,6 @@ pub(crate) fn is_gguf_file(path: &Path) -> bool {
     is_gguf(name) || Path::new(name).extension().is_none() && begins()
 }
 
-/// Whether a file name is one of `PyTorch`'s pickle formats.
 pub(crate) fn is_pickled(name: &str) -> bool {
     let extension = Path::new(name).extension().and_then(|extension| extension.to_str());
     matches!(extension, Some("bin" | "pt" | "pth" | "ckpt")) || name.ends_with(".bin.index.json")

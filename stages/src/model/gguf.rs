@@ -61,7 +61,6 @@ enum GgufValue {
     List(Vec<GgufValue>),
     /// List that was too long to be kept, with its length.
     LongList(u64),
-    /// Text that was too long to be kept.
     LongText,
 }
 
@@ -84,7 +83,6 @@ impl GgufValue {
 }
 
 impl GgufMetadata {
-    /// Returns a text; `None` if the entry has another type.
     pub(crate) fn text(&self, key: &str) -> Option<&str> {
         self.0.get(key)?.text()
     }
@@ -113,17 +111,14 @@ impl GgufMetadata {
         self.0.get(key).is_some_and(|value| matches!(value, Flag(_) | Text(_) | LongText))
     }
 
-    /// Whether an entry exists, but is no text.
     pub(crate) fn is_no_text(&self, key: &str) -> bool {
         self.0.contains_key(key) && self.text(key).is_none()
     }
 
-    /// Returns a list of texts, if the entry is one and was kept.
     pub(crate) fn texts(&self, key: &str) -> Option<Vec<&str>> {
         self.list(key, GgufValue::text)
     }
 
-    /// Returns a list of numbers, if the entry is one and was kept.
     pub(crate) fn numbers(&self, key: &str) -> Option<Vec<f64>> {
         self.list(key, GgufValue::number)
     }
@@ -165,18 +160,12 @@ impl GgufMetadata {
 }
 
 /// Reads a file's entries about its model and its tokenizer, including the tokenizer's long lists.
-///
-/// # Errors
-/// A message about what is wrong with the file.
 pub(crate) fn tokenizer_metadata(path: &Path) -> Result<GgufMetadata, String> {
     let (metadata, file) = open_regular(path).map_err(|error| error.to_string())?;
     Ok(read(&file, metadata.len(), Some(TOKENIZER))?.metadata)
 }
 
 /// Reads the header of a file of `file_bytes` bytes. `kept`: prefix of the keys whose long values are kept.
-///
-/// # Errors
-/// A message about what is wrong with it.
 pub(crate) fn read(file: &File, file_bytes: u64, kept: Option<&str>) -> Result<GgufHeader, String> {
     let mut source = HeaderReader {
         reader: BufReader::with_capacity(1 << 16, file),
@@ -272,10 +261,8 @@ struct HeaderReader<'a> {
     reader: BufReader<&'a File>,
     left: u64,
     read: u64,
-    /// Message if the file ends early.
     early: String,
     hash: Sha256,
-    /// Whether long texts and lists are kept.
     keeps_long: bool,
 }
 
@@ -307,7 +294,6 @@ impl HeaderReader<'_> {
         Ok(u64::from_le_bytes(self.bytes()?))
     }
 
-    /// Reads and discards bytes.
     fn skip(&mut self, mut bytes: u64) -> Result<(), String> {
         if bytes > self.left {
             return Err(self.early.clone());

@@ -17,9 +17,6 @@ use super::spec::{AttentionSpec, Norm};
 const MAX_FREQUENCIES: u64 = 1 << 12;
 
 /// Returns the architecture that the file states.
-///
-/// # Errors
-/// The file is not a model with causal attention, or one part of several, or has an unsupported architecture.
 pub(crate) fn architecture(shard: &WeightShard) -> Result<&'static Architecture, ModelProblem> {
     let whole = |key| shard.metadata.as_ref().and_then(|metadata| metadata.whole(key));
     let count = whole("split.count").unwrap_or(1);

@@ -16,7 +16,6 @@ pub struct ModelProblem {
     /// Cause, which determines the exit code.
     pub kind: ProblemKind,
     pub message: String,
-    /// Suggested fix, if any.
     pub hint: Option<String>,
 }
 
@@ -37,12 +36,10 @@ pub enum ProblemKind {
 }
 
 impl ModelProblem {
-    /// Creates the problem of a model that is valid but not supported.
     pub fn settings(message: impl Into<String>) -> Self {
         Self { kind: ProblemKind::Settings, message: message.into(), hint: None }
     }
 
-    /// Creates the problem of a checkpoint that is damaged, incomplete or contradicts itself.
     pub fn checkpoint(message: impl Into<String>) -> Self {
         Self { kind: ProblemKind::Checkpoint, message: message.into(), hint: None }
     }
@@ -57,6 +54,12 @@ impl ModelProblem {
         let found = Signature::detect(start).filter(|found| found.name != expected)?;
         let message = format!("`{file}` is {}, not {expected}", found.name);
         Some(Self::checkpoint(message).with_hint(found.remedy))
+    }
+
+    /// Like [`Self::wrong_type`], or a file of the expected type with an invalid content.
+    pub(crate) fn invalid(file: &str, expected: &str, start: &[u8], what: &str) -> Self {
+        Self::wrong_type(file, expected, start)
+            .unwrap_or_else(|| Self::checkpoint(format!("`{file}` is not {what}")))
     }
 
     #[must_use]
@@ -86,7 +89,6 @@ impl ModelProblem {
         }
     }
 
-    /// Creates the problem of a cache file that could not be written.
     pub(crate) fn writing(path: &Path, error: &io::Error) -> Self {
         Self::machine(format!("cannot write `{}`: {error}", path.display())).with_hint(
             "set `cache_folder` of `load-partial-model` to a writable folder with enough space",

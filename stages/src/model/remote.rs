@@ -55,9 +55,7 @@ impl SlicedFile {
 /// Locates the tensors of layer 0. The folder of `config` holds the checkpoint's index, or the checkpoint is the single
 /// file `model.safetensors`. Reads the headers of the files that hold layer 0, and the tensors that describe how others
 /// are packed.
-///
-/// # Errors
-/// All problems that opening the whole checkpoint would report, and files that cannot be read.
+/// Reports all problems that opening the whole checkpoint would report.
 pub fn slice(
     config: ModelConfig,
     weights: &Rc<dyn RemoteWeights>,

@@ -16,9 +16,7 @@ pub struct RopeSpec {
     pub pairing: RopeStyle,
     /// Number of dimensions of each head that rotate, even; the others are unchanged.
     pub rotary_dims: u64,
-    /// Base frequency.
     pub theta: f64,
-    /// Scaling of the frequencies for long windows.
     pub scaling: RopeScaling,
 }
 
@@ -33,14 +31,12 @@ pub enum RopeScaling {
     /// The base grows with the window beyond `max_positions` (dynamic NTK). It depends on the window's own length only:
     /// windows do not affect each other.
     Dynamic {
-        /// Factor by which the base grows.
         factor: f64,
         /// Longest window with the unchanged base.
         max_positions: u64,
     },
     /// High frequencies are unchanged, low ones divided by `factor`, with a ramp in between (`YaRN`).
     Yarn {
-        /// Divisor of the low frequencies.
         factor: f64,
         /// Original training length.
         original_positions: u64,
@@ -60,7 +56,6 @@ pub enum RopeScaling {
         short_factors: Vec<f64>,
         /// `[rotary_dims / 2]`
         long_factors: Vec<f64>,
-        /// Original training length.
         original_positions: u64,
         /// Multiplier of cos and sin, for windows of any length.
         attention_factor: f64,
@@ -72,13 +67,11 @@ pub enum RopeScaling {
     },
     /// Llama 3.1: like `YaRN`, with the ramp over wavelengths.
     Llama3 {
-        /// Divisor of the low frequencies.
         factor: f64,
         /// `factor` applies to wavelengths above `original_positions` divided by this.
         low_freq_factor: f64,
         /// Wavelengths below `original_positions` divided by this are unchanged.
         high_freq_factor: f64,
-        /// Original training length.
         original_positions: u64,
     },
 }

@@ -48,9 +48,9 @@ pub(crate) fn rotary_dims(config: &Fields<'_>, head_dim: u64, default: f64) -> u
         factor.or_else(|| config.optional_positive("partial_rotary_factor")).unwrap_or(default);
     let dims = (head_dim as f64 * factor) as u64;
     if config.is_clean() && !(1..=head_dim).contains(&dims) {
-        config.note(ModelProblem::checkpoint(format!(
+        config.contradict(format!(
             "`partial_rotary_factor` {factor} makes {dims} of a head's {head_dim} dimensions rotate"
-        )));
+        ));
     }
     dims.clamp(1, head_dim.max(1))
 }
@@ -114,15 +114,11 @@ fn scaling(config: &Fields<'_>, rope: &Fields<'_>, defaults: &RopeDefaults) -> R
         "default" => RopeScaling::Default,
         "linear" => RopeScaling::Linear { factor: rope.positive("factor") },
         "dynamic" if rope.contains("alpha") => {
-            rope.note(ModelProblem::settings(
-                "dynamic rope scaling by `alpha` is not supported for this model type",
-            ));
+            rope.refuse("dynamic rope scaling by `alpha` is not supported for this model type");
             RopeScaling::Default
         }
         "dynamic" if defaults.rotary_dims <= 2 => {
-            rope.note(ModelProblem::checkpoint(
-                "dynamic rope scaling needs more than 2 rotating dimensions",
-            ));
+            rope.contradict("dynamic rope scaling needs more than 2 rotating dimensions");
             RopeScaling::Default
         }
         "dynamic" => RopeScaling::Dynamic {
@@ -177,7 +173,7 @@ fn long_rope(rope: &Fields<'_>, original_positions: u64, defaults: &RopeDefaults
         let (count, wanted) = (factors.len() as u64, defaults.rotary_dims / 2);
         if count != wanted || factors.iter().any(|factor| *factor <= 0.0) {
             let message = format!("`{name}` of longrope is not a list of {wanted} numbers above 0");
-            rope.note(ModelProblem::checkpoint(message));
+            rope.contradict(message);
         }
         factors
     };
@@ -198,8 +194,7 @@ fn long_rope(rope: &Fields<'_>, original_positions: u64, defaults: &RopeDefaults
 fn llama3(rope: &Fields<'_>, original_positions: u64) -> RopeScaling {
     let (low, high) = (rope.positive("low_freq_factor"), rope.positive("high_freq_factor"));
     if low >= high {
-        let message = format!("`low_freq_factor` {low} is not below `high_freq_factor` {high}");
-        rope.note(ModelProblem::checkpoint(message));
+        rope.contradict(format!("`low_freq_factor` {low} is not below `high_freq_factor` {high}"));
     }
     RopeScaling::Llama3 {
         factor: rope.positive("factor"),

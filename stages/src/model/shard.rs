@@ -8,13 +8,12 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use safetensors::tensor::Metadata;
-use sha2::{Digest, Sha256};
 
 use super::entry::{StoredType, TensorEntry};
 use super::folder_files::is_gguf_file;
 use super::gguf;
 use super::problem::ModelProblem;
-use crate::contract::{FileStamp, SIGNATURE_BYTES, hex, open_regular};
+use crate::contract::{FileStamp, SIGNATURE_BYTES, hex, open_regular, sha256};
 
 /// Bytes of the header's length, which precedes it.
 const LENGTH_BYTES: u64 = 8;
@@ -38,7 +37,6 @@ pub(crate) struct WeightShard {
     pub(crate) stamp: FileStamp,
     pub(crate) header_digest: String,
     pub(crate) tensors: BTreeMap<String, TensorEntry>,
-    /// Entries of a GGUF file.
     pub(crate) metadata: Option<gguf::GgufMetadata>,
 }
 
@@ -62,9 +60,9 @@ impl WeightShard {
             }
         };
         let stamp = FileStamp::from_file(&file).map_err(unread)?;
-        let (tensors, metadata, digest) = if is_gguf {
+        let (tensors, metadata, header_digest) = if is_gguf {
             let header = gguf::read(&file, stamp.bytes(), None).map_err(damaged)?;
-            (header.tensors, Some(header.metadata), header.digest)
+            (header.tensors, Some(header.metadata), hex(&header.digest))
         } else {
             let read = |at, length| {
                 let mut buffer = vec![0; length as usize];
@@ -72,10 +70,9 @@ impl WeightShard {
                 read.map_err(|error| ModelProblem::reading(&path, &error)).map(|()| buffer)
             };
             let header = header_bytes(read, stamp.bytes(), &damaged)?;
-            (tiling(&header, stamp.bytes(), &damaged)?, None, Sha256::digest(&header).into())
+            (tiling(&header, stamp.bytes(), &damaged)?, None, sha256(&header))
         };
-        let (name, header_digest) = (name.to_owned(), hex(&digest));
-        Ok(Self { path, name, stamp, header_digest, tensors, metadata })
+        Ok(Self { path, name: name.to_owned(), stamp, header_digest, tensors, metadata })
     }
 
     /// Opens a remote file; safetensors only.
@@ -91,7 +88,7 @@ impl WeightShard {
             path: PathBuf::from(name),
             name: name.to_owned(),
             stamp: FileStamp::for_immutable(bytes),
-            header_digest: hex(&Sha256::digest(&header)),
+            header_digest: sha256(&header),
             tensors: tiling(&header, bytes, &damaged)?,
             metadata: None,
         })
@@ -150,9 +147,8 @@ fn tiling(
 
 /// Creates the problem of a file that is not a valid file of `format`; `start`: its first bytes.
 fn damaged(file: &str, format: &str, start: &[u8], why: &str) -> ModelProblem {
-    ModelProblem::wrong_type(file, &format!("a {format} file"), start).unwrap_or_else(|| {
-        ModelProblem::checkpoint(format!("`{file}` is not a valid {format} file: {why}"))
-    })
+    let what = format!("a valid {format} file: {why}");
+    ModelProblem::invalid(file, &format!("a {format} file"), start, &what)
 }
 
 /// Reads the header after its length; `read` takes offset and number of bytes.

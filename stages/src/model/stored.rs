@@ -56,6 +56,7 @@ impl WeightSource {
 /// All tensors of a model's files. A file's header is read when the first of its tensors is requested.
 pub(crate) struct StoredTensors {
     files: WeightSource,
+    pub(crate) checkpoint_bytes: u64,
     pub(crate) files_by_tensor: BTreeMap<String, String>,
     /// `None` for a file whose header could not be read.
     shards: BTreeMap<String, Option<WeightShard>>,
@@ -70,6 +71,7 @@ impl StoredTensors {
         let opened = catalogue.opened.into_iter();
         Self {
             files,
+            checkpoint_bytes: catalogue.checkpoint_bytes,
             files_by_tensor: catalogue.files_by_tensor,
             shards: opened.map(|shard| (shard.name.clone(), Some(shard))).collect(),
             found: BTreeMap::new(),
@@ -123,7 +125,6 @@ impl StoredTensors {
         self.found.values()
     }
 
-    /// Returns the named files, sorted.
     pub(crate) fn into_shards(self, files: &BTreeSet<String>) -> Vec<WeightShard> {
         let shards = self.shards.into_iter().filter(|(name, _)| files.contains(name));
         shards.filter_map(|(_, shard)| shard).collect()

@@ -42,7 +42,6 @@ const SYNC_BYTES: u64 = 64 << 20;
 pub(crate) struct TableHeader {
     /// Covers weights, norm and projections, precision, kernel and builder version.
     pub(crate) fingerprint: String,
-    /// Number of token ids.
     pub(crate) rows: u64,
     /// Numbers per row: all queries of a token, then all its keys.
     pub(crate) row_width: u64,
@@ -164,7 +163,6 @@ impl TableWriter {
     }
 }
 
-/// Returns everything before the rows.
 fn head(header: &TableHeader) -> Vec<u8> {
     let mut json = serde_json::to_vec(header).expect("a header is plain data");
     json.resize((PREFIX_BYTES + json.len()).next_multiple_of(ALIGNMENT) - PREFIX_BYTES, b' ');
@@ -202,9 +200,6 @@ impl std::fmt::Debug for LayerZeroTable {
 
 impl LayerZeroTable {
     /// Maps a table file and checks magic, header, fingerprint and lengths.
-    ///
-    /// # Errors
-    /// The reason why the file is not the table that `expected` describes.
     pub(crate) fn open(path: &Path, expected: &TableHeader) -> Result<Self, String> {
         let file = MappedFile::open(path).map_err(|error| error.to_string())?;
         let data = data_range(file.bytes(), expected)?;
@@ -216,9 +211,6 @@ impl LayerZeroTable {
     }
 
     /// Reads the whole table and compares it with its hash, in parallel.
-    ///
-    /// # Errors
-    /// The file is damaged.
     pub fn verify(&self) -> Result<(), String> {
         let bytes = self.file.bytes();
         let blocks: Vec<_> =
@@ -261,7 +253,6 @@ impl LayerZeroTable {
         view.ok_or_else(|| "its rows are not aligned".to_owned())
     }
 
-    /// Returns an auxiliary tensor, if the model has it.
     pub(crate) fn aux(&self, array: TensorRole) -> Option<&[f32]> {
         let mut start = self.data.start + self.header.aux_start()? as usize;
         for (name, length) in &self.header.side {
@@ -274,12 +265,10 @@ impl LayerZeroTable {
         None
     }
 
-    /// Returns the number of token ids.
     pub fn rows(&self) -> usize {
         self.header.rows as usize
     }
 
-    /// Returns the width of a row, in numbers.
     pub fn row_width(&self) -> usize {
         self.header.row_width as usize
     }

@@ -151,7 +151,6 @@ pub(crate) enum TensorRole {
     QueryNormBias,
     KeyNormWeight,
     KeyNormBias,
-    /// `[query_heads]`
     Sinks,
     /// Projection from the hidden state to the latent vector of the queries: `[query_rank, hidden_size]`.
     QueryDownWeight,
@@ -233,7 +232,6 @@ impl TensorRole {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct NeededTensor {
     pub(crate) role: TensorRole,
-    /// Name without a prefix.
     pub(crate) name: String,
     /// One size, or rows and the sizes of a row.
     pub(crate) shape: Vec<u64>,

@@ -109,7 +109,6 @@ impl<'a> TensorReader<'a> {
         })
     }
 
-    /// Reads the rest of the tensor.
     pub(crate) fn rest(&mut self) -> Result<Vec<f32>, ModelProblem> {
         let mut numbers = Vec::with_capacity(self.part.needed.numbers() as usize);
         for chunk in self.chunks(rows_per_chunk(self.part)) {
@@ -177,7 +176,6 @@ fn chunk_end(range: &Range<u64>, max: u64, step: u64) -> u64 {
 /// One tensor's part of the weights' digest, from its content only.
 #[derive(serde::Serialize)]
 pub(crate) struct TensorDigest {
-    /// Name without a prefix.
     pub(crate) name: String,
     dtype: String,
     shape: Vec<u64>,
@@ -195,13 +193,11 @@ pub(crate) struct LayerWeights {
 }
 
 impl LayerWeights {
-    /// Reads every required tensor except the embedding.
     pub(crate) fn read(model: &ModelFolder) -> Result<Self, ModelProblem> {
         let parts = model.parts.iter().filter(|part| part.needed.role != TensorRole::Embedding);
         Self::read_tensors(&model.shards, parts)
     }
 
-    /// Reads some tensors completely.
     pub(crate) fn read_tensors<'a>(
         shards: &'a [WeightShard],
         parts: impl IntoIterator<Item = &'a LocatedTensor>,

@@ -40,10 +40,6 @@ const ARCHITECTURES: [Architecture; 9] = [
 ];
 
 impl Architecture {
-    /// Returns the architecture of that name.
-    ///
-    /// # Errors
-    /// The architecture is not supported.
     pub(crate) fn named(name: &str) -> Result<&'static Self, ModelProblem> {
         let found = ARCHITECTURES.iter().find(|architecture| architecture.name == name);
         found.ok_or_else(|| {

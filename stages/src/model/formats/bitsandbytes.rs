@@ -33,7 +33,6 @@ const DAMAGED: &str = "download the checkpoint again";
 /// Multiplier in `int8_vectorwise_dequant`: 1/127.
 const PER_STEP: f32 = 7.874_016e-3;
 
-/// Quantisation state of a four-bit matrix.
 #[derive(Deserialize)]
 struct QuantState {
     quant_type: String,
@@ -159,7 +158,6 @@ impl FourBits {
         stored.into_iter().collect()
     }
 
-    /// Returns the maximum absolute value of each block.
     fn absmax(&self, stored: &[Vec<u8>]) -> Vec<f32> {
         let Some((size, offset)) = self.nested else { return floats(Dtype::F32, &stored[1]) };
         let (outer, map) = (floats(Dtype::F32, &stored[3]), floats(Dtype::F32, &stored[4]));

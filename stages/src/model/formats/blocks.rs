@@ -39,7 +39,6 @@ const TYPES: [(BlockType, u32, &str, u64, u64); 10] = [
 ];
 
 impl BlockType {
-    /// Returns the type with that number in GGUF.
     pub(crate) fn from_number(number: u32) -> Option<Self> {
         TYPES.iter().find(|(_, code, ..)| *code == number).map(|(kind, ..)| *kind)
     }
@@ -93,7 +92,6 @@ impl BlockType {
     }
 }
 
-/// Reads a little-endian f16.
 fn float(bytes: &[u8]) -> f32 {
     f16::from_le_bytes([bytes[0], bytes[1]]).to_f32()
 }

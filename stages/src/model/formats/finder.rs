@@ -7,6 +7,7 @@ use super::method::Method;
 use crate::model::entry::StoredType;
 use crate::model::problem::ModelProblem;
 use crate::model::stored::{StoredTensor, StoredTensors};
+use crate::model::tensors::NeededTensor;
 
 /// Types of plain weights, scales and biases.
 pub(super) const FLOATS: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::BF16];
@@ -32,7 +33,21 @@ pub(crate) struct Finder<'a> {
     pub(crate) problems: Vec<ModelProblem>,
 }
 
+/// Required tensors that were found, in order.
+pub(crate) type FoundTensors = Vec<(NeededTensor, StoredMatrix)>;
+
 impl Finder<'_> {
+    pub(crate) fn find_all(&mut self, needed: Vec<NeededTensor>) -> FoundTensors {
+        let find = |needed: NeededTensor| self.find(&needed).map(|found| (needed, found));
+        needed.into_iter().filter_map(find).collect()
+    }
+
+    /// Returns the names of missing tensors, and all problems.
+    pub(crate) fn finish(self) -> (Vec<String>, Vec<ModelProblem>) {
+        let problems = self.tensors.problems.drain(..).chain(self.problems);
+        (self.missing, problems.collect())
+    }
+
     /// Returns the name with this checkpoint's prefix.
     pub(crate) fn on_disk(&self, name: &str) -> Option<String> {
         let names = self.prefixes.iter().map(|prefix| format!("{prefix}{name}"));

@@ -18,9 +18,6 @@ pub(crate) trait StorageFormat: fmt::Debug + Send + Sync {
     }
 
     /// Converts the slices of each stored tensor to the numbers of some rows, `[rows, columns]`.
-    ///
-    /// # Errors
-    /// A message about invalid values.
     fn floats(&self, rows: Range<u64>, stored: &[Vec<u8>]) -> Result<Vec<f32>, String>;
 }
 

@@ -36,7 +36,6 @@ pub(crate) enum Method {
     },
 }
 
-/// GPTQ's packing parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Gptq {
     pub(crate) bits: u64,
@@ -194,17 +193,16 @@ fn fp8(settings: &Fields<'_>) -> Method {
     Method::Fp8 { block: block.flatten() }
 }
 
-/// Reads rows and columns of a block.
 fn block(settings: &Fields<'_>, name: &str) -> Option<(u64, u64)> {
     let sizes = settings.optional_numbers(name)?;
     let whole = |size: f64| size.fract() == 0.0 && (1.0..=MAX_GROUP as f64).contains(&size);
     match *sizes {
         [rows, columns] if whole(rows) && whole(columns) => Some((rows as u64, columns as u64)),
         _ => {
-            settings.note(ModelProblem::checkpoint(format!(
+            settings.contradict(format!(
                 "`{name}` in {}: expected two whole numbers from 1, got {sizes:?}",
                 settings.location
-            )));
+            ));
             None
         }
     }

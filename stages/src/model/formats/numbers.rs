@@ -6,7 +6,6 @@ use half::{bf16, f16, slice::HalfFloatSliceExt};
 use rayon::prelude::*;
 use safetensors::Dtype;
 
-/// Numbers that a thread converts at a time.
 const PIECE: usize = 1 << 14;
 
 /// Converts little-endian numbers to 32-bit floats: exact for f32, f16 and bf16.
@@ -54,7 +53,6 @@ pub(super) fn float8(byte: u8) -> f32 {
     if byte >> 7 == 1 { -size } else { size }
 }
 
-/// Reads little-endian 32-bit words.
 pub(super) fn words(bytes: &[u8]) -> Vec<u32> {
     aligned(bytes).into_owned()
 }

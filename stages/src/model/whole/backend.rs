@@ -48,7 +48,6 @@ impl Squares {
 pub(super) struct HeadRequest<'a> {
     /// All tokens of the sequence.
     pub(super) ids: &'a [u32],
-    /// Tokens of the piece.
     pub(super) rows: Range<usize>,
     /// First row whose next token's loss is requested.
     pub(super) from: usize,
@@ -83,7 +82,6 @@ impl<'a> HeadRequest<'a> {
 pub(super) struct HeadOutput {
     /// Losses of the tokens after the requested rows, in nats.
     pub(super) losses: Vec<f64>,
-    /// Squares of the head's input.
     pub(super) squares: Squares,
     pub(super) last_logits: Vec<f32>,
 }
@@ -110,7 +108,6 @@ pub(super) trait Backend {
 
     fn layer(&self, index: usize, weights: LayerWeights) -> Result<Self::Layer, ModelProblem>;
 
-    /// Returns the queries and keys of a layer with softmax attention.
     fn query_keys_of(layer: &Self::Layer) -> &Self::QueryKeys;
 
     /// Replaces states by those after a layer and returns the squares of each. If `should_continue` returns `false`

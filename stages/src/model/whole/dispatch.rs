@@ -34,9 +34,6 @@ impl WholeModel {
     /// Selects a backend and the precision of its products. `on_gpus`: GPUs run the model if the backend is candle and
     /// this build supports them. The default is candle on GPUs, or for a precision that only candle has, and otherwise
     /// the own one.
-    ///
-    /// # Errors
-    /// This build lacks the backend, or the backend lacks the precision or a layer of the model.
     pub fn with_backend(
         mut self,
         name: Option<BackendName>,

@@ -26,17 +26,11 @@ pub struct ForwardOutput {
 
 impl WholeModel {
     /// Locates every tensor of the model and checks shapes and types; reads no weights.
-    ///
-    /// # Errors
-    /// All problems in config.json or in the files; the model type is supported for its first layer only.
     pub fn open(path: &Path) -> Result<Self, Vec<ModelProblem>> {
         Self::open_to(path, None)
     }
 
     /// Like [`Self::open`], for the embedding and the first `layers` layers only; tensors above these may be missing.
-    ///
-    /// # Errors
-    /// As [`Self::open`]; `layers` exceeds the model's layers.
     pub fn open_to(path: &Path, layers: Option<u64>) -> Result<Self, Vec<ModelProblem>> {
         located::open(path, layers).map_err(|problems| {
             with_remedies(problems, "the download may be incomplete: download the checkpoint again")
@@ -47,10 +41,7 @@ impl WholeModel {
     ///
     /// Runs in the current rayon pool. The result has the same bits for any number of threads and any combination of
     /// windows. Memory: [`Self::memory`].
-    ///
-    /// # Errors
-    /// A window without tokens, ids beyond the vocabulary, more tokens than learned positions; weights that cannot be
-    /// read or are not finite, by tensor; results that are not finite, by layer.
+    /// Fails for windows that do not fit the model, and for weights and results that are not finite.
     pub fn forward(&self, windows: &[&[u32]]) -> Result<Vec<ForwardOutput>, ModelProblem> {
         for ids in windows {
             self.check(ids)?;

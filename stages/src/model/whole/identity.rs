@@ -8,7 +8,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::located::WholeModel;
-use crate::contract::hex;
+use crate::contract::{hex, sha256};
 use crate::model::checkpoint::LocatedTensor;
 use crate::model::entry::TensorEntry;
 use crate::model::problem::ModelProblem;
@@ -21,7 +21,7 @@ impl WholeModel {
     pub fn description_digest(&self) -> String {
         let layers: Vec<String> = self.layers.iter().map(|layer| layer.spec.digest()).collect();
         let description = json!({ "decoder": self.decoder, "layers": layers });
-        hex(&Sha256::digest(description.to_string().as_bytes()))
+        sha256(description.to_string())
     }
 
     /// Returns a SHA-256 that detects a changed model without reading its weights: the folder, headers, sizes and times
@@ -38,7 +38,7 @@ impl WholeModel {
             "description": self.description_digest(),
             "parts": parts.collect::<Vec<_>>(),
         });
-        hex(&Sha256::digest(identity.to_string().as_bytes()))
+        sha256(identity.to_string())
     }
 
     /// Bytes of weights that one pass reads.
@@ -48,9 +48,6 @@ impl WholeModel {
 
     /// Returns a SHA-256 of the content of every tensor that is read; `None` if `should_continue` returns `false`
     /// meanwhile. Reads all weights.
-    ///
-    /// # Errors
-    /// A file cannot be read, or has changed since it was opened.
     pub fn weights_digest(
         &self,
         should_continue: &(dyn Fn() -> bool + Sync),
@@ -72,7 +69,7 @@ impl WholeModel {
         };
         let tensors: Result<Vec<_>, ModelProblem> = stored.par_iter().map(digest).collect();
         let tensors: Option<Vec<_>> = tensors?.into_iter().collect();
-        Ok(tensors.map(|tensors| hex(&Sha256::digest(json!(tensors).to_string().as_bytes()))))
+        Ok(tensors.map(|tensors| sha256(json!(tensors).to_string())))
     }
 
     fn all_parts(&self) -> impl Iterator<Item = &LocatedTensor> {

@@ -19,9 +19,6 @@ impl WholeModel {
     /// Lower layers are computed completely, this one's queries and keys only. Runs in the current rayon pool; the
     /// result has the same bits for any number of threads. Memory: [`Self::layer_blocks_bytes`].
     ///
-    /// # Errors
-    /// As [`Self::measure`].
-    ///
     /// # Panics
     /// If the model has no such layer or head, or no softmax attention in it, or the blocks exceed the window.
     pub fn layer_blocks(

@@ -9,7 +9,7 @@ use super::candle::devices::CandleDevices;
 use crate::model::checkpoint::{LocatedTensor, locate_parts};
 use crate::model::config::ModelConfig;
 use crate::model::decoder::{Decoder, FeedForward, NamedNorm, at_layer};
-use crate::model::families::FirstLayerConfig;
+use crate::model::families::{FirstLayerConfig, ModelScope};
 use crate::model::problem::ModelProblem;
 use crate::model::shard::WeightShard;
 use crate::model::spec::{AttentionSpec, Norm};
@@ -120,7 +120,7 @@ impl WholeModel {
 }
 
 pub(super) fn open(path: &Path, depth: Option<u64>) -> Result<WholeModel, Vec<ModelProblem>> {
-    let config = ModelConfig::read_whole(path)?;
+    let config = ModelConfig::read_scope(path, None, ModelScope::WholeModel)?;
     let (first, decoder) = config.whole()?;
     if first.spec.layers > MAX_LAYERS {
         let message = format!(

@@ -28,7 +28,6 @@ impl<'a> Sequence<'a> {
         self.first_scored.is_some()
     }
 
-    /// Returns the number of losses that count.
     pub(super) fn losses(&self) -> u64 {
         (self.ids.len() - self.first_scored.unwrap_or(1)) as u64
     }
@@ -41,10 +40,7 @@ impl WholeModel {
     /// for any number of threads and any combination of windows. A short window is a separate sequence: positions start
     /// at 0, no token is prepended. Tokens within the first short context have no short loss, since it would equal that
     /// of the whole window. Memory: [`Self::measuring_memory`].
-    ///
-    /// # Errors
-    /// A window that does not fit the model; weights that cannot be read or are not finite, by tensor; results that are
-    /// not finite, by layer.
+    /// Fails like [`Self::forward`].
     pub fn measure(
         &self,
         request: &ForwardRequest,
@@ -56,9 +52,6 @@ impl WholeModel {
 
     /// Like [`Self::measure`], on the GPU of this number if GPUs run the model. All GPUs of a type compute the same
     /// bits.
-    ///
-    /// # Errors
-    /// Fails like [`Self::measure`], or if the GPU fails.
     pub fn measure_on_gpu(
         &self,
         gpu: u32,

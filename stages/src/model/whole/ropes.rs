@@ -11,7 +11,6 @@ pub(super) struct Ropes<'a> {
     rotations: Vec<(Rotation, usize)>,
     /// Each kind of rotary embedding, with the longest window and the index of each rotation that it uses.
     specs: Vec<(&'a RopeSpec, Vec<(usize, usize)>)>,
-    /// One per rotation.
     tables: Vec<Rope>,
 }
 

@@ -52,12 +52,10 @@ impl<'m> QueryKeys<'m> {
         Ok(Self { device, spec, norm, query, key })
     }
 
-    /// Numbers per row of queries.
     pub(super) fn query_width(&self) -> usize {
         self.query.projection.outputs()
     }
 
-    /// Bounds queries, keys or values.
     pub(super) fn clip(&self, numbers: Tensor) -> Result<Tensor> {
         match self.spec.clip {
             None => Ok(numbers),
@@ -201,7 +199,6 @@ pub(super) struct WindowKeys<'w> {
     keys: Tensor,
     values: Option<Tensor>,
     tokens: usize,
-    /// Rows of a block.
     at_once: usize,
 }
 

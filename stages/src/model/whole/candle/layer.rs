@@ -16,7 +16,6 @@ use crate::model::whole::candle_memory::BLOCK_ROWS;
 use crate::model::whole::feed_forward::{FeedForwardLayers, PerceptronLayers, choose};
 use crate::model::whole::located::WholeModel;
 
-/// A layer with its weights on the device.
 pub(in crate::model::whole) struct Layer<'m> {
     pub(super) query_keys: QueryKeys<'m>,
     value: LinearLayer,
@@ -30,7 +29,6 @@ pub(in crate::model::whole) struct Layer<'m> {
 }
 
 impl<'m> Layer<'m> {
-    /// Takes the weights of layer `index`.
     pub(super) fn new(
         model: &'m WholeModel,
         device: &'m CandleDevice,

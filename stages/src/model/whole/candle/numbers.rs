@@ -19,7 +19,6 @@ pub(super) fn factor(precision: ProductPrecision, numbers: &Tensor) -> Result<Te
     }
 }
 
-/// A projection with an optional bias.
 pub(super) struct LinearLayer {
     precision: ProductPrecision,
     /// `[outputs, inputs]`
@@ -170,7 +169,6 @@ impl RotaryTensors {
     }
 }
 
-/// Sums the squares of a block of rows.
 pub(super) fn squares_of(rows: &Tensor) -> Result<Squares> {
     let sum = rows.to_dtype(DType::F64)?.sqr()?.sum_all()?.to_scalar::<f64>()?;
     Ok(Squares::from_sum(sum, rows.elem_count()))

@@ -19,7 +19,6 @@ use crate::model::weights::LayerWeights;
 use crate::model::whole::feed_forward::{FeedForwardLayers, PerceptronLayers, choose};
 use crate::model::whole::located::WholeModel;
 
-/// A layer with its weights in memory, as float32.
 pub(crate) struct Layer<'a> {
     pub(super) spec: &'a AttentionSpec,
     mixer: Mixer<'a>,
@@ -80,8 +79,6 @@ impl<'a> Layer<'a> {
         }
     }
 
-    /// Returns the norm and projections of the queries and keys.
-    ///
     /// # Panics
     /// If the layer has no softmax attention.
     pub(super) fn query_keys(&self) -> &QueryKeys<'a> {
