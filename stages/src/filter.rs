@@ -26,8 +26,7 @@ pub enum KeepTokens {
 pub struct FilterResult {
     /// One entry per sample, in input order.
     pub keep: Vec<bool>,
-    /// Lowest score that passes: `min_score` if that decides, otherwise the score of the last sample kept; `None` if
-    /// no sample was kept.
+    /// `min_score` if that decides, otherwise the score of the last sample kept, if any.
     pub threshold: Option<f64>,
 }
 

@@ -113,8 +113,7 @@ pub struct WindowStatistics {
     pub dependency_strength_by_head: Vec<f64>,
     /// Unbiased variance of the far-masked attention matrix over all S² entries.
     pub far_variance_by_head: Vec<f64>,
-    /// Share of attention per distance: bin 0 is distance 0, bin b is `[2^(b-1), 2^b)`. Sums to 1. Empty if rows were
-    /// sampled, since the sample omits rows without far keys.
+    /// Share of attention per distance: bin b is `[2^(b-1), 2^b)`, bin 0 is 0. Sums to 1. Empty if rows were sampled.
     pub distance_histogram: Vec<f64>,
     /// Standard errors of the means over heads; `None` if all rows were measured.
     pub standard_errors: Option<StandardErrors>,
@@ -194,8 +193,7 @@ pub struct FirstLayer {
 }
 
 impl FirstLayer {
-    /// Creates a layer that measures windows of up to `longest_window` tokens without recomputing its rotary table.
-    /// Longer windows work as well.
+    /// Creates a layer. Only windows of more than `longest_window` tokens recompute its rotary table.
     pub fn new(
         spec: AttentionSpec,
         table: LayerZeroTable,
@@ -237,8 +235,7 @@ impl FirstLayer {
         WindowStatistics::new(self.measure_heads(kernel, window, key_heads), window)
     }
 
-    /// Measures the query heads of some key heads of a window on the CPU. Results by parts, concatenated in head
-    /// order, have the same bits as the whole.
+    /// Measures the query heads of some key heads on the CPU. Parts, concatenated in order, have the bits of the whole.
     pub fn measure_heads(
         &self,
         kernel: Kernel,
@@ -253,8 +250,7 @@ impl FirstLayer {
         })
     }
 
-    /// Measures a window on the CPU, with the far mass of every row in addition to the sums; rows are never sampled.
-    /// Cost: as [`FirstLayer::measure`].
+    /// Measures a window on the CPU, with the far mass of every row in addition to the sums.
     pub fn measure_rows(&self, kernel: Kernel, ids: &[u32], distance: u64) -> WindowSums {
         self.with_source(kernel, ids, |shape, rules, source| {
             attention_statistics(kernel, shape, rules, distance as usize, source)
@@ -283,8 +279,7 @@ impl FirstLayer {
         })
     }
 
-    /// Returns an upper bound of the memory for [`FirstLayer::block_attention`] with `tokens` tokens and `blocks`
-    /// blocks, without the mapped table.
+    /// Returns an upper bound of the memory for [`FirstLayer::block_attention`], without the mapped table.
     pub fn block_attention_bytes(
         spec: &AttentionSpec,
         kernel: Kernel,
@@ -296,8 +291,7 @@ impl FirstLayer {
         BlockAttention::bytes(kernel, &shape, blocks, threads) + spec.source_bytes(tokens as u64)
     }
 
-    /// Passes shape, specification and rotated queries and keys of a window to `measure`, for statistics that
-    /// [`FirstLayer::measure`] does not compute. `ids`: each below the vocabulary size.
+    /// Passes the rotated queries and keys of a window to `measure`. `ids`: each below the vocabulary size.
     pub(crate) fn with_source<T>(
         &self,
         kernel: Kernel,
@@ -351,8 +345,7 @@ impl FirstLayer {
         projections
     }
 
-    /// Returns the rotary table for windows of `tokens` tokens, computed for the longest window with the same
-    /// frequencies.
+    /// Returns the rotary table, computed for the longest window with the same frequencies.
     fn rope(&self, tokens: usize) -> Option<Arc<Rope>> {
         let rotation = self.spec.rotation(tokens)?;
         let alike = self.spec.rope.as_ref()?.same_frequencies_up_to(tokens as u64);

@@ -13,8 +13,7 @@ use serde::{Deserialize, Serialize};
 pub use settings::Score;
 pub use summary::{Deviations, SummaryStatistics, Sums};
 
-/// Version in the identity of every selection, raised when the same statistics and settings give other scores,
-/// thresholds or choices.
+/// Version in the identity of every selection, raised when the same statistics and settings select otherwise.
 pub const SELECTION_VERSION: u32 = 2;
 
 /// Rule that merges the windows of a document.

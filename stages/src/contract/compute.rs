@@ -16,8 +16,7 @@ pub trait Compute: Send + Sync {
     /// Returns the name of the device: `cpu`, `cuda:0`.
     fn name(&self) -> &str;
     fn kernel(&self) -> Kernel;
-    /// Returns the bytes of device memory that stay allocated while windows of a layer are measured: the device's
-    /// copy of the table, if it has one. `table_bytes`: size of the table with its auxiliary tensors.
+    /// Returns the bytes of device memory that stay allocated: the device's copy of the table, if it has one.
     fn resident_bytes(&self, _layer: &AttentionSpec, _table_bytes: u64) -> u64 {
         0
     }
@@ -25,11 +24,9 @@ pub trait Compute: Send + Sync {
     fn load(&self, _layer: &FirstLayer) -> Result<(), DeviceFailure> {
         Ok(())
     }
-    /// Returns an upper bound of the device memory that a window of `tokens` tokens takes while these key heads are
-    /// measured, in addition to the resident bytes.
+    /// Returns an upper bound of a window's device memory for these key heads, in addition to the resident bytes.
     fn window_bytes(&self, layer: &AttentionSpec, tokens: usize, key_heads: Range<usize>) -> u64;
-    /// Returns the bytes of device memory that are cached for later windows. They may exceed what the windows in progress
-    /// have reserved.
+    /// Returns the bytes of device memory that are cached for later windows, perhaps more than reserved.
     fn kept_bytes(&self) -> u64 {
         0
     }

@@ -34,8 +34,7 @@ impl FarDistance {
         }
     }
 
-    /// Returns the smallest window, of at least two tokens, that contains a far pair: `k < S`, which then holds for
-    /// all longer windows. More than 2^32 if no window contains one.
+    /// Returns the smallest window, of at least two tokens, that contains a far pair; more than 2^32 if none does.
     pub fn min_tokens(self) -> u64 {
         let (mut shortest, mut longest) = (2, (1 << 32) + 1);
         while shortest < longest {

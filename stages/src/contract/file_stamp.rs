@@ -87,8 +87,7 @@ fn mount_status(file: &File, wanted: StatxFlags) -> Option<u64> {
     (stx_mask & wanted.bits() != 0).then_some(stx_mnt_id)
 }
 
-/// Returns whether the file system of a mount is writable, regardless of the mount options: the last field of its
-/// line.
+/// Returns whether the file system of a mount is writable, regardless of the mount options.
 fn is_writable(mounts: &str, number: u64) -> bool {
     let number = number.to_string();
     let line = mounts.lines().find(|line| line.split(' ').next() == Some(&number));

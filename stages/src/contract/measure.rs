@@ -100,8 +100,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// Returns the arithmetic versions of the evidence with their names in the identity. They follow from the
-    /// request, so no measure can omit one.
+    /// Returns the arithmetic versions of the evidence with their names in the identity.
     pub fn versions(&self) -> &'static [(&'static str, u32)] {
         const STATISTICS: (&str, u32) = ("statistics_version", STATISTICS_VERSION);
         match self {
@@ -157,11 +156,9 @@ pub enum Evidence {
 pub struct Window<'a> {
     /// Token ids, BOS included: `[tokens]`.
     pub ids: &'a [u32],
-    /// Bytes of the window, if [`Needs::window_text`] is set. May begin or end inside a character in an evaluation,
-    /// but not in a run.
+    /// Bytes of the window, if [`Needs::window_text`] is set. May begin or end inside a character in an evaluation.
     pub text: Option<&'a [u8]>,
-    /// Byte of `text` at which token `⌊S/2⌋` begins, in a run rounded up to a character boundary. `Some` if `text`
-    /// is.
+    /// Byte of `text` at which token `⌊S/2⌋` begins, in a run rounded up to a character boundary.
     pub text_half: Option<usize>,
     /// Result of [`Measure::document`] for the window's document; empty if not required.
     pub document: &'a [Value],

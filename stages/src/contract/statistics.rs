@@ -5,12 +5,10 @@ use std::borrow::Cow;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Declaration of a statistic: the single source for tables, plan, calibration, terms, guards, output, report,
-/// evaluation and manual. Files hold it without its rules.
+/// Declaration of a statistic, the single source for everything that reads it. Files hold it without its rules.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Column {
-    /// Name, such as `dependency_strength`: lower case, unique in a pipeline; `longsift_dependency_strength` in the
-    /// output.
+    /// Name: lower case, unique in a pipeline; `longsift_dependency_strength` in the output.
     pub name: Cow<'static, str>,
     pub kind: Kind,
     /// Unit: `share`, `tokens`, `compressed bytes per byte`.
@@ -20,8 +18,7 @@ pub struct Column {
     /// Rule that merges the values of a document's windows; `score.document_score` overrides it for all terms.
     #[serde(skip)]
     pub merge: Merge,
-    /// Whether higher values mean more long-range structure. Evaluations negate `Lower` and reports colour by it; it
-    /// does not set the sign of a term.
+    /// Evaluations negate `Lower` and reports colour by it; it does not set the sign of a term.
     #[serde(skip)]
     pub orientation: Orientation,
     /// Name of the statistic that holds the standard error, if rows are sampled.
@@ -49,8 +46,7 @@ pub enum Merge {
     Mean,
     Max,
     Sum,
-    /// Sum of one statistic of the measure over the sum of another: a mean over tokens, independent of the windows'
-    /// lengths.
+    /// Sum of one statistic over that of another: a mean over tokens, independent of the windows' lengths.
     Ratio {
         numerator: Cow<'static, str>,
         denominator: Cow<'static, str>,
@@ -180,8 +176,7 @@ impl StatisticValues {
         }
     }
 
-    /// Decodes values written by [`StatisticValues::encode`]; `None` if the bytes do not match the columns. Allocates at most
-    /// as much memory as the input has, even if its lengths are corrupt.
+    /// Decodes values; `None` if the bytes do not match the columns. Corrupt lengths allocate at most as much as the input has.
     pub fn decode(bytes: &[u8], columns: &[Column]) -> Option<Self> {
         let mut rest = bytes;
         let values = columns.iter().map(|column| Value::decode(&mut rest, column.kind));

@@ -67,8 +67,7 @@ impl fmt::Display for Budget {
     }
 }
 
-/// Returns the indices of two overlapping budgets if the first now takes precedence, although the second did
-/// before. `order`: previous indices.
+/// Returns two overlapping budgets if the first takes precedence now, but not in the previous `order`.
 pub fn changed_precedence(budgets: &[Budget], order: &[usize]) -> Option<(usize, usize)> {
     let pairs = (0..order.len()).flat_map(|second| (0..second).map(move |first| (first, second)));
     let mut changed = pairs.filter(|(first, second)| {

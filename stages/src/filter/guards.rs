@@ -84,8 +84,7 @@ impl Guard {
         }
     }
 
-    /// Computes the bounds of a group from the values and the token counts of its samples: `[samples]`. Values that
-    /// are not finite do not count in a quantile. Cost: a sort, if there is a quantile.
+    /// Computes the bounds of a group from the values and tokens of its samples. Values that are not finite are left out.
     pub fn bounds_of(&self, values: &[f64], tokens: &[u64]) -> Bounds {
         if self.min_quantile.is_none() && self.max_quantile.is_none() {
             return self.bounds(None, None);
@@ -188,8 +187,7 @@ pub fn quantile_weight(quantile: Decimal, total: u64) -> u64 {
     quantile.ceil_of(total).max(1)
 }
 
-/// Returns the smallest value v with weight(x ≤ v) ≥ q · weight(all). `samples`: values, ascending, and their
-/// weights.
+/// Returns the smallest value v with weight(x ≤ v) ≥ q · weight(all). `samples`: ascending values with weights.
 fn quantile_of(samples: &[(f64, u64)], quantile: Decimal) -> Option<f64> {
     let wanted = quantile_weight(quantile, samples.iter().map(|(_, weight)| weight).sum());
     let reached = samples.iter().scan(0, |sum, (value, weight)| {

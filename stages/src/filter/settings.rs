@@ -139,8 +139,7 @@ impl Filter {
     }
 }
 
-/// Subtracts the tokens of a sample from a budget; `false` if they exceed it. It is then `None`, so that later samples are
-/// not kept even if they would fit.
+/// Subtracts the tokens of a sample from a budget; if they exceed it, no later sample fits, and the result is `false`.
 fn charge(left: &mut Option<u64>, tokens: u64) -> bool {
     *left = left.and_then(|left| left.checked_sub(tokens));
     left.is_some()

@@ -1,5 +1,4 @@
-//! Lexical measure: distinct tokens of a window, and the shares of digits and of long strings without blanks in its
-//! text.
+//! Lexical measure: distinct tokens, and the shares of digits and of long strings without blanks in the text.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,5 +1,4 @@
-//! Locations of the parts of a window that a statistic counts, computed the simple way, to explain why a window was
-//! rejected.
+//! Parts of a window that a statistic counts, computed the simple way, to explain why a window was rejected.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;

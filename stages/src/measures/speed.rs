@@ -19,8 +19,7 @@ pub struct Speed {
     pub text: f64,
     /// Time of recurrence relative to counting without the four shares of the whole window: 1.4 is 40 % more.
     pub window_counts: f64,
-    /// Bytes per second of a zlib stream of level 6 for each window by zlib-rs, which computes the gzip ratio here and is
-    /// about twice as fast as zlib.
+    /// Bytes per second of a zlib stream of level 6 by zlib-rs, which computes the gzip ratio.
     pub zlib_rs: f64,
 }
 

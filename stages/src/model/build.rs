@@ -88,8 +88,7 @@ pub(crate) fn build(
     Ok(BuiltTable { weights_digest: sha256(&json), bytes_read, aux })
 }
 
-/// Takes the auxiliary tensors from the weights, in the order of [`aux_tensors`]. Missing weights of norms are 1, other missing
-/// numbers 0.
+/// Takes the auxiliary tensors from the weights. Missing weights of norms are 1, other missing numbers 0.
 fn aux_arrays(spec: &AttentionSpec, weights: &mut LayerWeights) -> Vec<Vec<f32>> {
     let take = |(array, length): (TensorRole, u64)| {
         let mut numbers = weights.take(array);

@@ -120,8 +120,7 @@ pub fn known_digest(model: &ModelFolder, cache_folder: &Path) -> Option<String> 
     known_weights_digest(model, cache_folder).map(|weights| model_digest(model, &weights))
 }
 
-/// Returns the SHA-256 over name, type, shape and content of layer 0's tensors if they have not changed since they were
-/// cached. Reads no weights.
+/// Returns the SHA-256 of layer 0's tensors if they have not changed since they were cached. Reads no weights.
 pub fn known_weights_digest(model: &ModelFolder, cache_folder: &Path) -> Option<String> {
     Cache { folder: cache_folder }.remembered(model, &mut Vec::new())
 }

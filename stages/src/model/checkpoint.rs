@@ -155,8 +155,7 @@ fn stored(config: &ModelConfig) -> Result<(Method, StoredTensors), Vec<ModelProb
     Ok((method, StoredTensors::new(WeightSource::Folder(folder.to_owned()), catalogue)))
 }
 
-/// Returns the required tensors in order, and their files. A file without a required tensor does not belong to the
-/// model's identity.
+/// Returns the required tensors in order, and their files, without files that hold none.
 fn into_parts(
     tensors: StoredTensors,
     found: FoundTensors,
@@ -263,8 +262,7 @@ fn missing_tensors(config: &ModelConfig, mut names: Vec<String>) -> ModelProblem
     .with_hint("check that the download is complete and that `model_type` in config.json matches the weights")
 }
 
-/// Lists biases that the checkpoint has and `config.json` does not request. The transformers library ignores them as
-/// well.
+/// Lists biases that `config.json` does not request; the transformers library ignores them as well.
 fn ignored_biases(config: &ModelConfig, finder: &Finder<'_>) -> Vec<String> {
     let tensors = &config.tensors;
     let without_bias =

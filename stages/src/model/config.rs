@@ -130,8 +130,7 @@ impl ModelConfig {
         }
     }
 
-    /// Returns the alternative interpretation of a `config.json` that lacks a key on which the tensors depend: with the
-    /// key set to `null`.
+    /// Returns the interpretation of `config.json` with the key on which the tensors depend set to `null`.
     pub(crate) fn fallback(&self) -> Option<Self> {
         let mut map = self.map.clone();
         map.insert(self.tensors.absent_key?.to_owned(), Value::Null);
@@ -158,8 +157,7 @@ impl ModelConfig {
         &self.files.folder
     }
 
-    /// Returns the number format of the weights as stated by `config.json` (`dtype`, formerly `torch_dtype`). The
-    /// weights are not inspected.
+    /// Returns the number format of the weights as stated by `config.json` (`dtype`, formerly `torch_dtype`).
     pub fn stated_dtype(&self) -> Option<&str> {
         let text = |name| self.value(name).and_then(Value::as_str);
         text("dtype").or_else(|| text("torch_dtype"))
@@ -187,8 +185,7 @@ impl ModelConfig {
         }
     }
 
-    /// Returns `bos_token_id` of `config.json`. Prefer [`ModelConfig::bos_token_id`], which reads the tokenizer's files
-    /// first.
+    /// Returns `bos_token_id` of `config.json`. Prefer [`ModelConfig::bos_token_id`].
     pub fn stated_bos_token_id(&self) -> Option<u32> {
         self.value("bos_token_id")?.as_u64().and_then(|id| u32::try_from(id).ok())
     }
@@ -221,8 +218,7 @@ impl ModelConfig {
         self.spec.row_width() * precision.bytes()
     }
 
-    /// Returns the bytes of projections that stay in memory in addition to the table, for models whose heads are
-    /// projected per window.
+    /// Returns the bytes of projections that stay in memory, for models whose heads are projected per window.
     pub fn packed_bytes(&self) -> u64 {
         packed_bytes(&self.spec)
     }

@@ -32,8 +32,7 @@ pub(crate) struct Decoder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) enum Order {
     Sequential,
-    /// Both read the layer's input. Without a separate norm, the feed-forward part reads attention's normalised
-    /// input.
+    /// Both read the layer's input. Without a separate norm, they share attention's.
     Parallel,
     /// One after the other; the norms are applied to the sums (OPT-350M).
     NormalisedSums,

@@ -27,8 +27,7 @@ impl fmt::Display for StoredType {
     }
 }
 
-/// One tensor's entry in the header of its file. The header has been checked: the byte range matches the shape and
-/// type, and is within the file.
+/// One tensor's entry in the header of its file, which has been checked against shape, type and file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TensorEntry {
     pub(crate) dtype: StoredType,

@@ -116,8 +116,7 @@ const FAMILIES: [Family; 61] = [
     ("starcoder2", Like(layer_norms::STARCODER2), Verified, Some(layer_norms::starcoder2_decoder)),
 ];
 
-/// Multimodal configurations that keep their text model in `text_config`, with the `model_type` to assume if that has
-/// none.
+/// Multimodal configurations with the default `model_type` of their `text_config`.
 const WRAPPERS: [(&str, &str); 3] =
     [("gemma3", "gemma3_text"), ("llama4", "llama4_text"), ("mistral3", "mistral")];
 
@@ -202,8 +201,7 @@ fn first_layer_for_type(
     Some(first)
 }
 
-/// Checks that head sizes, projection rows and rotary dimensions agree, so that the builder receives consistent shapes
-/// only.
+/// Checks that head sizes, projection rows and rotary dimensions agree.
 fn note_contradictions(config: &Fields<'_>, first: &FirstLayerConfig) {
     let spec = &first.spec;
     if let Some(rope) = &spec.rope

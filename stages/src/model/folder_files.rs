@@ -27,8 +27,7 @@ pub(crate) fn is_gguf(name: &str) -> bool {
     Path::new(name).extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
 }
 
-/// Whether a file is GGUF: by its extension or, without one, by its first bytes, since blobs of caches have no
-/// extension.
+/// Whether a file is GGUF: by its extension or, without one, as in caches, by its first bytes.
 pub(crate) fn is_gguf_file(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let begins = || {

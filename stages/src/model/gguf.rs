@@ -99,8 +99,7 @@ impl GgufMetadata {
         }
     }
 
-    /// Returns a number. Single-precision values become the shortest decimal number with the same rounding: 1e-5, not
-    /// 9.99999974e-6.
+    /// Returns a number; of single precision the shortest decimal with the same rounding.
     pub(crate) fn number(&self, key: &str) -> Option<f64> {
         self.0.get(key)?.number()
     }
@@ -220,8 +219,7 @@ pub(crate) fn read(file: &File, file_bytes: u64, kept: Option<&str>) -> Result<G
     Ok(GgufHeader { metadata, tensors, digest: source.hash.finalize().into() })
 }
 
-/// Returns the tensors' ranges in the file, after checking that they are inside it, aligned and without overlaps. Each tensor
-/// comes with its offset from `start` and has a range from zero on.
+/// Returns the tensors' ranges in the file, after checking that they are inside it, aligned and without overlaps.
 fn locate_tensors(
     found: BTreeMap<String, (TensorEntry, u64)>,
     start: u64,

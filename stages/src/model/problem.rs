@@ -68,8 +68,7 @@ impl ModelProblem {
         self
     }
 
-    /// Creates the problem of a checkpoint file that could not be read: `Checkpoint` if a retry cannot help, otherwise
-    /// `Machine`.
+    /// Creates the problem of a checkpoint file that could not be read: `Machine` if a retry may help.
     pub(crate) fn reading(path: &Path, error: &io::Error) -> Self {
         let message = format!("cannot read `{}`: {error}", path.display());
         if Errno::from_io_error(error) == Some(Errno::LOOP) {
@@ -106,8 +105,7 @@ pub(crate) fn listed<T: AsRef<str>>(names: &[T]) -> String {
     }
 }
 
-/// Adds default hints to problems without a hint: `of_checkpoint` for a checkpoint, choosing another model for an
-/// unsupported one.
+/// Adds default hints to problems without one; `of_checkpoint` to those of a checkpoint.
 pub(crate) fn with_remedies(problems: Vec<ModelProblem>, of_checkpoint: &str) -> Vec<ModelProblem> {
     let advised = |problem: ModelProblem| match problem.kind {
         _ if problem.hint.is_some() => problem,

@@ -28,8 +28,7 @@ pub enum RopeScaling {
     Default,
     /// All frequencies are divided by `factor`.
     Linear { factor: f64 },
-    /// The base grows with the window beyond `max_positions` (dynamic NTK). It depends on the window's own length only:
-    /// windows do not affect each other.
+    /// The base grows with the window's own length beyond `max_positions` (dynamic NTK).
     Dynamic {
         factor: f64,
         /// Longest window with the unchanged base.
@@ -140,8 +139,7 @@ impl RopeSpec {
         }
     }
 
-    /// Returns the multiplier of cos and sin, so that logits are multiplied by its square. 1 except for `YaRN` and
-    /// `LongRoPE`.
+    /// Returns the multiplier of cos and sin: 1 except for `YaRN` and `LongRoPE`.
     pub fn attention_factor(&self) -> f64 {
         match self.scaling {
             RopeScaling::Yarn { attention_factor, .. }

@@ -1,5 +1,4 @@
-//! Reads the rotary embedding from `config.json`, in the old style (`rope_theta`, `rope_scaling`) or the new one
-//! (`rope_parameters`).
+//! Reads the rotary embedding from `config.json`: `rope_theta` and `rope_scaling`, or `rope_parameters`.
 
 use longsift_kernels::RopeStyle;
 
@@ -37,8 +36,7 @@ impl RopeDefaults {
     }
 }
 
-/// Returns the number of a head's `head_dim` dimensions that rotate, from `partial_rotary_factor` at the old or the new
-/// location.
+/// Returns how many of a head's `head_dim` dimensions rotate, from `partial_rotary_factor`.
 pub(crate) fn rotary_dims(config: &Fields<'_>, head_dim: u64, default: f64) -> u64 {
     let types = config.optional_texts("layer_types");
     let first = types.and_then(|types| types.first().copied());

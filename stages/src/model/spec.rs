@@ -84,8 +84,7 @@ pub(crate) enum RowContent {
 }
 
 impl AttentionSpec {
-    /// Creates a specification in which every optional field has its neutral value. The model type is set last, after
-    /// the family's fields.
+    /// Creates a specification in which every optional field has its neutral value, without the model type.
     pub(crate) fn plain(sizes: &Sizes, norm: Norm) -> Self {
         Self {
             layers: sizes.layers,
@@ -175,8 +174,7 @@ impl AttentionSpec {
         ))
     }
 
-    /// Returns the kernels' rules for computing logits from `q·k`. `causal: false` is the softmax over all keys of the
-    /// published script.
+    /// Returns the rules for computing logits from `q·k`. `causal: false` is the published script's softmax.
     pub(crate) fn logit_rules(&self, causal: bool) -> LogitRules {
         LogitRules {
             scale: self.scale as f32,
@@ -197,8 +195,7 @@ impl AttentionSpec {
         self.query_scale.as_ref().map(|scale| scale.factors(tokens))
     }
 
-    /// Returns the bytes that the queries and keys of a window of `tokens` tokens take before they are used: 0 except
-    /// for learned positions.
+    /// Returns the bytes that a window's queries and keys take before they are used: 0 except for learned positions.
     pub fn source_bytes(&self, tokens: u64) -> u64 {
         if self.learned_positions.is_some() { tokens * self.hidden_size * 4 } else { 0 }
     }
@@ -215,14 +212,12 @@ impl AttentionSpec {
         )))
     }
 
-    /// Returns the parameters of the rotation of a window of `tokens` tokens; `None` if the first layer has no rotary
-    /// embedding.
+    /// Returns the parameters of the rotation of a window, if the first layer rotates.
     pub fn rotation(&self, tokens: usize) -> Option<Rotation> {
         Some(self.rope.as_ref()?.rotation(tokens))
     }
 
-    /// Whether a device computes queries and keys from its own copy of the table; otherwise the CPU computes and sends
-    /// them for each window.
+    /// Whether a device computes queries and keys from its own copy of the table; otherwise the CPU sends them.
     pub fn gathers_on_device(&self) -> bool {
         self.row_content() == RowContent::Heads
     }

@@ -18,8 +18,7 @@ pub struct EmbeddingSteps {
     pub width: Option<u64>,
 }
 
-/// Norm over queries and keys. Before the rotary embedding, it is part of the table; after it, it is applied per
-/// window.
+/// Norm over queries and keys: before the rotary embedding part of the table, after it applied per window.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HeadNorm {
     pub norm: Norm,

@@ -227,8 +227,7 @@ impl LayerZeroTable {
         }
     }
 
-    /// Returns a warning if the table at `path` was copied into this process's memory because others may rewrite the
-    /// file.
+    /// Returns a warning if the table was copied into memory because others may rewrite the file.
     pub(crate) fn memory_warning(&self, path: &Path) -> Option<String> {
         (!self.file.is_mapped()).then(|| {
             format!(

@@ -20,8 +20,7 @@ pub(crate) struct LayerZeroTensors {
     pub(crate) query: Projection,
     pub(crate) key: Projection,
     pub(crate) more: Vec<NeededTensor>,
-    /// A key that is missing in config.json although it determines the tensors. If the tensors of its default are
-    /// missing, the checkpoint is read as if the key were `null`.
+    /// A missing key that determines the tensors. If those of its default are missing, the key is read as `null`.
     pub(crate) absent_key: Option<&'static str>,
 }
 
@@ -88,8 +87,7 @@ impl Projection {
         (part(rows(0, keys)), part(rows(keys, keys + head_dim)))
     }
 
-    /// Creates the projections of queries and keys from a tensor of all queries, then all keys, then the same number of
-    /// values.
+    /// Creates the projections from a tensor of all queries, then all keys, then the same number of values.
     pub(crate) fn stacked(name: &str, bias: bool, queries: u64, keys: u64) -> (Self, Self) {
         let part = |rows| Self::part(name, bias, queries + 2 * keys, std::iter::once(rows));
         (part(0..queries), part(queries..queries + keys))
@@ -156,8 +154,7 @@ pub(crate) enum TensorRole {
     QueryDownWeight,
     QueryDownBias,
     QueryDownNorm,
-    /// Projection from the hidden state to the latent vector of the keys and the rotating numbers: `[key_rank + rotary,
-    /// hidden_size]`.
+    /// Projection to the latent vector of the keys and the rotating numbers: `[key_rank + rotary, hidden_size]`.
     KeyDownWeight,
     KeyDownBias,
     KeyDownNorm,

@@ -78,8 +78,7 @@ const GGUF_AFTER_KEYS: [&str; 10] = [
 ];
 /// Tensors of a whole GGUF file that are used elsewhere, or follow the layers.
 const GGUF_ELSEWHERE: [&str; 3] = ["rope_freqs.", "rope_factors_", "cls."];
-/// Name suffixes of tensors without model parameters: buffers, and companions that servers and packed formats store next
-/// to weights.
+/// Name suffixes of tensors without model parameters: buffers, and companions of servers and packed formats.
 const BUFFERS: [&str; 17] = [
     "position_ids",
     "inv_freq",

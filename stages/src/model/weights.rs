@@ -139,8 +139,7 @@ impl<'a> TensorReader<'a> {
     }
 }
 
-/// Returns the maximum bytes of a chunk of at most `max_rows` rows of a tensor: stored bytes, including those that
-/// stay in memory, and bytes of its floats.
+/// Returns the maximum bytes of a chunk: stored bytes, including those that stay in memory, and bytes of its floats.
 pub(crate) fn chunk_bytes(part: &LocatedTensor, max_rows: u64) -> (u64, u64) {
     let kept: u64 = part.kept().map(|index| part.stored[index].entry.byte_length()).sum();
     let of_chunk = |rows: &Range<u64>| {
@@ -153,8 +152,7 @@ pub(crate) fn chunk_bytes(part: &LocatedTensor, max_rows: u64) -> (u64, u64) {
     chunks.max().unwrap_or((kept, 0))
 }
 
-/// Returns the maximum memory in bytes that [`LayerWeights`] use, in addition to a tensor's array, while reading it:
-/// one chunk, or a second array if it is transposed.
+/// Returns the maximum memory while a tensor is read, in addition to its array: one chunk, or a transposed copy.
 pub(crate) fn read_overhead_bytes(part: &LocatedTensor) -> u64 {
     let (stored, floats) = chunk_bytes(part, rows_per_chunk(part));
     let transposed = if part.needed.columns.is_some() { 4 * part.needed.numbers() } else { 0 };
@@ -165,8 +163,7 @@ fn rows_per_chunk(part: &LocatedTensor) -> u64 {
     CHUNK_BYTES / (part.needed.row_numbers() * 4).max(1)
 }
 
-/// Returns the end of a chunk of at most `max` rows (or `step` rows if that is more): the range's end or a multiple of
-/// `step`.
+/// Returns the end of a chunk of at most `max` rows, or of `step` rows if that is more.
 fn chunk_end(range: &Range<u64>, max: u64, step: u64) -> u64 {
     let before = range.start.saturating_add(max.max(1)) / step * step;
     let end = if before > range.start { before } else { (range.start / step + 1) * step };

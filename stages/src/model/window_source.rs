@@ -99,8 +99,7 @@ impl WindowParts<'_> {
         self.projected(rows, query_width, rotary, query_width + rank)
     }
 
-    /// Keys begin at `key_first` of a row. The `shared` numbers from `tail` on end the keys of all heads. The last
-    /// dimensions rotate.
+    /// Keys begin at `key_first` of a row. All heads share the `shared` numbers from `tail` on. The last dimensions rotate.
     fn projected<'a>(
         &'a self,
         rows: WindowRows<'a>,

@@ -35,8 +35,7 @@ pub const DEFAULT_SEED: u64 = 1;
 /// Weight of `far_variance` in `longattn`, as published.
 pub const DEFAULT_ALPHA: f64 = 0.5;
 
-/// Offset of the attention component of `balanced-recurrence`: it decides the score only if it is this far below the
-/// others.
+/// Offset of the attention component: it decides the score only if it is this far below the others.
 const ATTENTION_OFFSET: f64 = 0.3;
 
 impl Formula {

@@ -33,8 +33,7 @@ const fn power_of_two(exponent: i64) -> f64 {
 }
 
 impl SummaryStatistics {
-    /// Returns whether z-scores can be computed: either all values are equal and all z-scores 0, or the standard
-    /// deviation is finite.
+    /// Returns whether all values are equal, or the standard deviation is finite and not 0.
     pub fn supports_z_scores(&self) -> bool {
         self.max <= self.min
             || (self.standard_deviation.is_finite() && self.standard_deviation > 0.0)

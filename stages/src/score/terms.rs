@@ -137,8 +137,7 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// Returns the scale of the finite `values`, in input order: the same values in the same order give the same
-    /// bits.
+    /// Returns the scale of the finite `values`. The same values in the same order give the same bits.
     pub fn new(values: &[f64], standardise: Standardise) -> Self {
         let finite = values.iter().copied().filter(|value| value.is_finite());
         let summary = SummaryStatistics::from_values(finite.clone());
@@ -226,8 +225,7 @@ impl Scorer {
         score.unwrap_or(f64::NAN)
     }
 
-    /// Returns the value of each term of a sample's score: `weight · standardised(statistic) + offset`, `NaN` if the
-    /// statistic is not finite. `values`: one for each term.
+    /// Returns each term, `weight · standardised(statistic) + offset`, `NaN` if the statistic is not finite.
     pub fn terms(&self, values: &[f64]) -> impl Iterator<Item = f64> {
         let term = |(term, value): (&ScaledTerm, &f64)| {
             if !value.is_finite() {

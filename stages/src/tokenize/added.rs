@@ -69,8 +69,7 @@ impl AddedTokens {
         Ok(Self { search, tokens, word: Regex::new(r"^\w$")?, special_as_text })
     }
 
-    /// Splits `text` into consecutive parts: added tokens, with an id and the blanks that belong to them, and the
-    /// text between them, without one.
+    /// Splits `text` into added tokens, with an id and the blanks that belong to them, and the text between them.
     pub(super) fn split(&self, text: &str) -> Vec<(Option<u32>, Range<usize>)> {
         let (mut parts, mut covered) = (Vec::new(), 0);
         for found in self.search.iter().flat_map(|search| search.find_iter(text)) {

@@ -73,8 +73,7 @@ impl Borrow<str> for Text<'_> {
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for BpeMerge<'a> {
-    /// Decides by the type of the value, since an untagged enum would first copy each of several hundred thousand
-    /// merges.
+    /// Decides by the type of the value: an untagged enum would copy each of several hundred thousand merges.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct MergeVisitor;
 

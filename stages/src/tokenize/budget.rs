@@ -16,8 +16,7 @@ const NANOSECONDS_PER_BYTE: u64 = if cfg!(test) { 20_000 } else { 200_000 };
 const MATCHES_PER_READING: u32 = 32;
 
 thread_local! {
-    /// End of the current text's time, by this thread's processor time; and matches since the last reading of the
-    /// clock.
+    /// End of the current text's processor time, and matches since the last reading of the clock.
     static DEADLINE: Cell<Option<u64>> = const { Cell::new(None) };
     static MATCHED: Cell<u32> = const { Cell::new(0) };
 }

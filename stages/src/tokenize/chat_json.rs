@@ -1,5 +1,4 @@
-//! The `tojson` filter of chat templates as transformers defines it: Python's `json.dumps`. Jinja's own filter of
-//! that name escapes HTML.
+//! The `tojson` filter of transformers' chat templates: Python's `json.dumps`. Jinja's own filter escapes HTML.
 
 use minijinja::value::{Kwargs, Value};
 use minijinja::{Error, ErrorKind};

@@ -88,8 +88,7 @@ impl Classes {
         Self { block_of, blocks: blocks.into(), ascii }
     }
 
-    /// Returns the classes of the character that begins at byte `at`, and its length in bytes. `text`: UTF-8, `at`
-    /// the start of a character.
+    /// Returns the classes of the character that begins at byte `at` of a UTF-8 text, and its length in bytes.
     #[inline]
     pub(super) fn class_at(&self, text: &[u8], at: usize) -> (u16, usize) {
         count_read();

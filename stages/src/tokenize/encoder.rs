@@ -174,8 +174,7 @@ impl Encoder {
         TokenBytes::new(&self.library)
     }
 
-    /// Describes the first id that has other bytes in another tokenizer; `None` if all ids of this one agree. Ids
-    /// that only the other has do not matter.
+    /// Describes the first id of this tokenizer that has other bytes in another one.
     pub fn difference(&self, other: &Self) -> Option<String> {
         let (Some(own), Some(others)) = (self.token_bytes(), other.token_bytes()) else {
             let same = self.digest() == other.digest();
@@ -191,8 +190,7 @@ impl Encoder {
         Some(format!("id {id} is {} there and {} here", shown(&own), shown(&others)))
     }
 
-    /// Limits the total size of all threads' caches of encoded parts to `bytes`. By default each thread has up to 40
-    /// MiB. Ids do not depend on it.
+    /// Limits all threads' caches of encoded parts to `bytes`, by default 40 MiB per thread. Ids do not depend on it.
     pub fn limit_caches(&mut self, bytes: u64) {
         if let Ok(splitter) = &mut self.splitter {
             let per_thread = bytes / rayon::current_num_threads() as u64;
@@ -205,8 +203,7 @@ impl Encoder {
         self.splitter.as_ref().err().copied()
     }
 
-    /// Returns the reason why texts are encoded by the `tokenizers` library instead of the fast path; `None` for a
-    /// tokenizer of a supported shape.
+    /// Returns the reason why texts are encoded by the `tokenizers` library instead of the fast path, if so.
     pub fn library_reason(&self) -> Option<&'static str> {
         match &self.splitter {
             Ok(splitter) => splitter.fast.as_ref().err().copied(),
@@ -293,8 +290,7 @@ impl fmt::Debug for Encoder {
     }
 }
 
-/// Runs `work` and converts a panic to an error, because a malformed `tokenizer.json` can violate assertions of the
-/// crate (a `FixedLength` of 0 panics on the first text).
+/// Converts a panic to an error: a malformed `tokenizer.json` can violate assertions of the crate.
 fn without_panic<T>(work: impl FnOnce() -> Result<T, EncodeRefusal>) -> Result<T, EncodeRefusal> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let message = panic_message(panic.as_ref());

@@ -125,8 +125,7 @@ impl FastPath {
         }
     }
 
-    /// Appends the ends of consecutive tokens from byte `start` of `text` on, each rounded up to the end of its last
-    /// character.
+    /// Appends the ends of consecutive tokens from byte `start` on, each rounded up to the end of its last character.
     pub(super) fn add_ends(&self, text: &str, start: usize, ids: &[u32], ends: &mut Vec<u32>) {
         let mut end = start;
         ends.extend(ids.iter().map(|id| {
@@ -251,8 +250,7 @@ impl<J: FnMut(usize, usize)> EncodeCall<'_, J> {
         if !self.path.cuts_pieces || text[piece.clone()].is_ascii() {
             return self.long_part(piece, ids);
         }
-        // Scripts without blanks: splitting pieces at unjoined characters gives shorter parts, which recur more
-        // often.
+        // Scripts without blanks: shorter parts, between unjoined characters, recur more often.
         let mut at = piece.start;
         while at < piece.end {
             let end = self.path.joins.end(self.classes, &text[..piece.end], at);

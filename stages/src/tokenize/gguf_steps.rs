@@ -1,5 +1,4 @@
-//! Steps of byte-level tokenizers before merging, by the name in a GGUF file (`tokenizer.ggml.pre`), as defined in
-//! the tokenizer.json of the models of that name.
+//! Steps of byte-level tokenizers before merging, by the name in a GGUF file (`tokenizer.ggml.pre`).
 
 use serde_json::{Value, json};
 

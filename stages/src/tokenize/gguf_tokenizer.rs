@@ -81,8 +81,7 @@ impl<'a> GgufTokens<'a> {
         Ok(tokens)
     }
 
-    /// Returns the tokens that can occur in a text, with their ids. The others pad the vocabulary to the rows of the
-    /// embedding.
+    /// Returns the tokens that can occur in a text, with their ids. The others pad the vocabulary.
     fn used(&self) -> impl Iterator<Item = (usize, &'a str)> {
         let used = |(id, _): &(usize, &&str)| self.types[*id] != UNUSED;
         self.texts.iter().enumerate().filter(used).map(|(id, text)| (id, *text))
@@ -153,8 +152,7 @@ fn sentence_piece(
     Ok((normalizer, Value::Null, model))
 }
 
-/// Returns the merges implied by pieces with scores: every way to join two pieces to a third, by descending score,
-/// then by the ids of the third, the left and the right one.
+/// Returns every way to join two pieces to a third, by the third's descending score, then by ids.
 fn merges_by_score<'a>(tokens: &GgufTokens<'a>, scores: &[f64]) -> Vec<[&'a str; 2]> {
     let ids: HashMap<&str, usize> = tokens.used().map(|(id, text)| (text, id)).collect();
     let mut merges = Vec::new();

@@ -15,8 +15,7 @@ pub(super) struct Joins {
     ascii: Box<[bool]>,
     /// Bitmap of hashes of the other pairs.
     pairs: Box<[u64]>,
-    /// Last byte of one and first byte of the next character, joined by a token that has only a part of either: `last
-    /// << 8 | first`.
+    /// Last byte of one and first byte of the next character, joined by a token with a part of either: `last << 8 | first`.
     partial: Box<[bool]>,
 }
 
@@ -82,8 +81,7 @@ impl Scan for Joins {
         starts
     }
 
-    /// Returns the first position after byte `at`, the start of a character, at which `text` may be cut; the end of
-    /// `text` if no other follows.
+    /// Returns the first position after byte `at` at which `text` may be cut, or its end.
     #[inline]
     fn end(&self, _: &Classes, text: &[u8], at: usize) -> usize {
         let (mut left, length) = decode(text, at);

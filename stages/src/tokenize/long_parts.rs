@@ -33,8 +33,7 @@ const OVERLAP_BYTES: usize = 8 << 10;
 /// Chunked merging of a tokenizer's long parts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LongParts {
-    /// Whether the model merges bytes, each written as a character; otherwise characters, or the bytes of unknown
-    /// ones.
+    /// Whether the model merges bytes, each written as a character.
     is_byte_level: bool,
     /// [`CHUNK_BYTES`]; tests choose others.
     pub(super) chunk: usize,
@@ -72,8 +71,7 @@ impl LongParts {
         part.len() > 2 * self.chunk
     }
 
-    /// Encodes a part. `encode`: tokens of a chunk of its text, from byte 0 of the chunk on; needed for a model of
-    /// characters.
+    /// Encodes a part. `encode`: tokens of a chunk, from its byte 0 on, for a model of characters.
     pub(super) fn encode(
         &self,
         library: &Library,
@@ -215,8 +213,7 @@ fn may_be_text(byte: u8) -> bool {
     !matches!(byte, 0xC0 | 0xC1 | 0xF5..)
 }
 
-/// Returns the character that byte-level tokenizers write for a byte (`openai/gpt-2`, `src/encoder.py`,
-/// `bytes_to_unicode`).
+/// Returns the character that byte-level tokenizers write for a byte (`openai/gpt-2`, `src/encoder.py`).
 pub(super) fn byte_character(byte: u8) -> char {
     let code = match byte {
         b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF => u32::from(byte),

@@ -30,8 +30,7 @@ const BEFORE: [u8; MAX_SHORT + 1] = positions(u8::MAX);
 const AFTER: [u8; MAX_SHORT] = positions(1);
 /// In place of the id of a symbol that was merged into the one before.
 const MERGED: u32 = u32::MAX;
-/// Bits of the filter in front of the table of pairs, as a power of two: 256 KiB, so that most pairs without a merge
-/// cost one read of the L2 cache.
+/// Bits of the filter in front of the table of pairs, as a power of two: 256 KiB, to fit the L2 cache.
 const FILTER_BITS: u32 = 21;
 
 /// Merges of a model.
@@ -86,8 +85,7 @@ enum Symbols {
 }
 
 impl Merges {
-    /// Builds the tables of a model that [`super::long_parts::LongParts`] supports and that writes each byte as one
-    /// character; an error is the reason why the tables cannot hold it.
+    /// Builds the tables of a model that writes each byte as one character; an error is the reason why they cannot hold it.
     pub(super) fn for_bytes(model: &BpeModel<'_>) -> Result<Self, &'static str> {
         let spelled = byte_level_bytes();
         let mut ids = Box::new([0; 256]);
@@ -115,8 +113,7 @@ impl Merges {
         Ok(merges)
     }
 
-    /// Builds the tables of a model of characters in which `▁` stands for a blank and `<0xNN>` for a byte of an
-    /// unknown character.
+    /// Builds the tables of a model of characters with `▁` for a blank and `<0xNN>` for a byte of an unknown character.
     pub(super) fn for_characters(model: &BpeModel<'_>) -> Result<Self, &'static str> {
         let mut bytes = Box::new([0; 256]);
         for byte in 0..=u8::MAX {

@@ -74,8 +74,7 @@ fn added_tokens(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<St
     })
 }
 
-/// Compares whether the settings and the first step of the tokenizer put a blank before a text; describes a
-/// difference.
+/// Describes a difference between the settings and the tokenizer in putting a blank before a text.
 fn prefix_space(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<String> {
     let wanted = config.get("add_prefix_space")?.as_bool()?;
     let first = serde_json::to_value(tokenizer.get_pre_tokenizer()?).ok()?;

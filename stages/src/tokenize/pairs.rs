@@ -21,8 +21,7 @@ pub(super) struct MergedPairs {
 }
 
 impl MergedPairs {
-    /// Collects the pairs of a model; `None` if joins depend on more than the merges. `replaced`: characters that are
-    /// replaced by others, one to one, before merging.
+    /// Collects the pairs of a model; `None` if joins depend on more than merges. `replaced`: before merging, one to one.
     pub(super) fn new(model: &BpeModel<'_>, replaced: Vec<(char, char)>) -> Option<Self> {
         if model.ignore_merges || model.has_affixes() {
             return None;

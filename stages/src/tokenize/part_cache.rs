@@ -82,8 +82,7 @@ pub(super) fn key(part: &[u8]) -> Key {
     u128::from_le_bytes(bytes)
 }
 
-/// Returns the key of the part that is the first `length` bytes of `bytes`; [`LONG_PART`] for more than
-/// [`MAX_SHORT`] bytes.
+/// Returns the key of the first `length` bytes; [`LONG_PART`] for more than [`MAX_SHORT`].
 #[inline]
 pub(super) fn key_of_start(bytes: [u8; 16], length: usize) -> Key {
     /// Bits of the first bytes.
@@ -192,8 +191,7 @@ impl PartCache {
         }
     }
 
-    /// Appends the ids of a part of more than [`MAX_SHORT`] bytes. Parts of more than [`MAX_LONG`] bytes are not
-    /// cached.
+    /// Appends the ids of a part of more than [`MAX_SHORT`] bytes, cached up to [`MAX_LONG`] bytes.
     pub(super) fn long(
         &mut self,
         part: &[u8],

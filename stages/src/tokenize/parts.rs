@@ -65,8 +65,7 @@ pub(super) struct PartSteps {
 }
 
 impl Recipe {
-    /// Analyses a tokenizer; an error is the reason why its texts cannot be split. `normalizer`, `pre_tokenizer`: all
-    /// its steps.
+    /// Analyses a tokenizer with all its steps; an error is the reason why its texts cannot be split.
     pub(super) fn new(
         tokenizer: &Tokenizer,
         model: Option<&BpeModel<'_>>,
@@ -264,8 +263,7 @@ impl Parts {
         }
     }
 
-    /// Returns whether parts from any position on soon coincide with those of the whole text, regardless of the text
-    /// before it.
+    /// Returns whether parts from any position on soon coincide with those of the whole text.
     pub(super) fn resynchronises(&self) -> bool {
         match self {
             Self::Pieces(steps) => steps[0].matcher.is_dense(),

@@ -49,8 +49,7 @@ struct Cursor<'a> {
 }
 
 impl Cursor<'_> {
-    /// Returns the classes of the character at `at`, and the start of the next one; no classes at the end of the
-    /// text.
+    /// Returns the classes of the character at `at`, none at the end of the text, and the start of the next one.
     #[inline]
     fn next(&self, at: usize) -> (u16, usize) {
         if at == self.text.len() {
@@ -191,8 +190,7 @@ impl<const DIGITS: u8> Scan for Cl100k<DIGITS> {
     }
 }
 
-/// Returns the end of ` ?[^\s\p{L}\p{N}]+` with the characters that `trails` accepts, by class and byte, or of
-/// blanks.
+/// Returns the end of ` ?[^\s\p{L}\p{N}]+` with the characters that `trails` accepts, or of blanks.
 #[inline]
 fn others(cursor: &Cursor<'_>, at: usize, next: usize, trails: impl Fn(u16, u8) -> bool) -> usize {
     let from =

@@ -115,8 +115,7 @@ fn byte_token(token: &str) -> Option<u8> {
     (digits.len() == 2).then(|| u8::from_str_radix(digits, 16).ok())?
 }
 
-/// Returns a function that gives the bytes of a token written with a character per byte; `None` if it has other
-/// characters.
+/// Returns a function that gives the bytes of a token written with a character per byte.
 pub(super) fn byte_level_bytes() -> impl Fn(&str) -> Option<Vec<u8>> {
     let byte_of_char = byte_of_char();
     move |token| token.chars().map(|letter| byte_of_char.get(&letter).copied()).collect()

@@ -27,8 +27,7 @@ pub enum Cut {
     Windows(Vec<TokenWindow>),
     /// Too short for a window, or empty: dropped as `short_document`.
     ShortDocument,
-    /// Longer than `window_tokens` with `whole-document`, or more windows than a 32-bit index can number: quarantined
-    /// as `document_too_long`.
+    /// Longer than `window_tokens` with `whole-document`, or too many windows: quarantined as `document_too_long`.
     DocumentTooLong,
 }
 

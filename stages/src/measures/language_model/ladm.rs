@@ -58,8 +58,7 @@ impl Ladm {
         self.span_tokens as usize * self.d_afs as usize
     }
 
-    /// Returns the spans of a window, the last first, each with the keys of its foci, the nearest first. A span has
-    /// at least four foci.
+    /// Returns the spans, the last first, each with the keys of its at least four foci, the nearest first.
     pub fn spans(&self, tokens: usize) -> Vec<RowSpan> {
         let (span, keep, interval) =
             (self.span_tokens as usize, self.keep_at_start(), self.interval());

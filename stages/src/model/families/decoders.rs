@@ -31,8 +31,7 @@ pub(super) const LLAMA_LAYOUT: LlamaLayout = LlamaLayout {
     tied: false,
 };
 
-/// Describes a model with a norm before each part, a gated feed-forward part and a norm after the last layer, as in
-/// Llama.
+/// Describes a model with norms before both parts and at the end, and a gated feed-forward part, as in Llama.
 pub(super) fn llama_decoder(
     config: &Fields<'_>,
     first: &FirstLayerConfig,
@@ -86,8 +85,7 @@ pub(super) fn plain(
     }
 }
 
-/// Returns the projection of values: a separate tensor next to the keys' tensor, or the rows after the keys of each
-/// group in a fused one.
+/// Returns the projection of values: a separate tensor, or the rows after the keys of each group in a fused one.
 fn value(key: &Projection) -> Projection {
     let of_keys: u64 = key.rows.iter().map(|rows| rows.end - rows.start).sum();
     if of_keys == key.outputs {

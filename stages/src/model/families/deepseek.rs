@@ -107,8 +107,7 @@ fn latent_like(
     first
 }
 
-/// Returns the projections from the latent vectors to the heads. Queries without a low rank are projected from the
-/// hidden state.
+/// Returns the projections to the heads, from the latent vectors or, for queries without a low rank, the hidden state.
 fn up_projections(spec: &AttentionSpec, own: u64, value: u64) -> (Projection, Projection) {
     let latent = spec.latent.as_ref().expect("latent attention has latent numbers");
     let name = if latent.query_rank.is_some() { "q_b_proj" } else { "q_proj" };

@@ -128,8 +128,7 @@ fn norm_name(config: &Fields<'_>, grouped: bool) -> &'static str {
     "h.0.input_layernorm"
 }
 
-/// Falcon: attention and feed-forward part in parallel, with separate norms or a shared one; sequential without
-/// `parallel_attn`.
+/// Falcon: parallel parts with separate norms or a shared one; sequential without `parallel_attn`.
 pub(super) fn falcon_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
     let spec = &first.spec;
     let grouped = config.flag("new_decoder_architecture", false);

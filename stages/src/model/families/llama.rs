@@ -1,5 +1,4 @@
-//! Llama 1 to 4, `TinyLlama`, Yi, DeepSeek-LLM and all other models of type `llama`; families that differ from it by
-//! constants or a few settings.
+//! Llama 1 to 4 and all other models of type `llama`; families that differ from it by constants or a few settings.
 
 use longsift_kernels::RopeStyle;
 
@@ -62,8 +61,7 @@ pub(super) fn seed_oss_decoder(config: &Fields<'_>, first: &FirstLayerConfig) ->
     llama_decoder(config, first, &LlamaLayout { output_bias, ..layout(config, first) })
 }
 
-/// Granite 3, dense and with experts: a scaled embedding; products of queries and keys are multiplied by
-/// `attention_multiplier`.
+/// Granite 3: a scaled embedding; products of queries and keys are multiplied by `attention_multiplier`.
 pub(super) const GRANITE: LlamaLike = LlamaLike {
     adjust: |config, first| {
         first.spec.scale = config.optional_positive("attention_multiplier").unwrap_or(1.0);

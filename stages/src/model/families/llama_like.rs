@@ -116,8 +116,7 @@ pub(super) fn llama_like_with(
     first
 }
 
-/// Creates a first layer with its own tensor names. The norm's tensors are `{norm}.weight` and, with `norm_bias`,
-/// `{norm}.bias`.
+/// Creates a first layer with its own tensor names. `norm_bias`: whether the norm has a bias.
 pub(super) fn named(
     spec: AttentionSpec,
     prefixes: &'static [&'static str],

@@ -11,8 +11,7 @@ use crate::model::decoder::{Decoder, FeedForward, Perceptron};
 use crate::model::fields::Fields;
 use crate::model::spec::QueryScale;
 
-/// Every layer slides over `sliding_window` tokens. As in the transformers library, `null` disables the window and a
-/// missing key means 4,096.
+/// Every layer slides, over 4,096 tokens if the key is missing; `null` disables the window.
 pub(super) const MISTRAL: LlamaLike = LlamaLike {
     key_heads: Some(8),
     max_positions: 131_072,

@@ -21,8 +21,7 @@ pub(super) const OLMO: LlamaLike = LlamaLike {
     ..LLAMA
 };
 
-/// Norms follow attention and MLP; the first layer reads the embedding. One norm covers all query heads, another all
-/// key heads.
+/// Norms follow attention and MLP. One norm covers all query heads, another all key heads.
 pub(super) const OLMO2: LlamaLike =
     LlamaLike { norm: |_| Norm::None, adjust: norm_all_heads, ..LLAMA };
 

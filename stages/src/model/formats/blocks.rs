@@ -96,8 +96,7 @@ fn float(bytes: &[u8]) -> f32 {
     f16::from_le_bytes([bytes[0], bytes[1]]).to_f32()
 }
 
-/// Decodes 32 codes: the first sixteen in the low halves of sixteen bytes, the others in the high halves; fifth bits,
-/// if any, one after the other.
+/// Decodes 32 codes: sixteen in the low halves of the bytes, then sixteen in the high halves; and fifth bits, if any.
 fn halves(codes: &[u8], fifth: Option<&[u8]>, numbers: &mut [f32], number: impl Fn(u8) -> f32) {
     for (index, value) in numbers.iter_mut().enumerate() {
         let code = codes[index % 16] >> (index / 16 * 4) & 15;

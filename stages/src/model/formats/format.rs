@@ -3,8 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-/// Storage format of a matrix `[rows, columns]`. Each format documents its rounding; tests compare it with the package that
-/// writes the format.
+/// Storage format of a matrix `[rows, columns]`. Tests compare it with the package that writes the format.
 pub(crate) trait StorageFormat: fmt::Debug + Send + Sync {
     /// Returns the format with all its parameters: part of the weights' digest.
     fn name(&self) -> String;

@@ -57,8 +57,7 @@ pub(super) fn words(bytes: &[u8]) -> Vec<u32> {
     aligned(bytes).into_owned()
 }
 
-/// Returns `count` (at most 32) bits of packed words starting at bit `start`, counted from the lowest bit of the first
-/// word.
+/// Returns `count` (at most 32) bits of packed words from bit `start` on, the lowest first.
 pub(super) fn bits_at(words: &[u32], start: u64, count: u64) -> u32 {
     let (word, shift) = ((start / 32) as usize, start % 32);
     let low = u64::from(words[word]);

@@ -86,8 +86,7 @@ pub(super) struct HeadOutput {
     pub(super) last_logits: Vec<f32>,
 }
 
-/// Computes the layers and the head of a model. Results of a sequence have the same bits for any number of threads and
-/// any other sequences.
+/// Layers and head of a model. Results have the same bits for any number of threads and any other sequences.
 pub(super) trait Backend {
     /// Hidden states of a sequence or of one of its pieces, `[tokens, hidden_size]`.
     type State;

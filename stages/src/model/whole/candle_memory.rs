@@ -1,5 +1,4 @@
-//! Blocks of rows of the backend candle, and its peak memory, computed before any weight is read. Every build has them,
-//! since a plan sizes GPUs that this machine does not have.
+//! Peak memory of the backend candle, in every build, since a plan sizes GPUs that this machine does not have.
 
 use super::located::WholeModel;
 use super::memory::{
@@ -20,8 +19,7 @@ pub(super) fn attention_bytes(on_gpu: bool) -> usize {
     if on_gpu { 128 << 20 } else { 1 << 20 }
 }
 
-/// Estimates the memory of a run: hidden states of all sequences, one layer, and of one sequence its keys, values and a
-/// block.
+/// Estimates the memory of all sequences' hidden states, one layer, and one sequence's keys, values and block.
 pub(super) fn estimate(
     model: &WholeModel,
     on_gpu: bool,

@@ -102,8 +102,7 @@ impl WholeModel {
         }
     }
 
-    /// Peak heap memory of [`Self::forward`] for one window of `tokens` tokens on `threads` threads. Independent of the
-    /// number of layers.
+    /// Peak heap memory of [`Self::forward`] for one window, independent of the number of layers.
     pub fn memory(&self, tokens: u64, threads: u64) -> ForwardMemory {
         self.memory_for(&Sequences { lengths: &[tokens], attention: None, losses: true }, threads)
     }

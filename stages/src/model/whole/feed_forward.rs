@@ -20,8 +20,7 @@ pub(super) struct PerceptronLayers<P> {
 }
 
 impl<P> FeedForwardLayers<P> {
-    /// Takes the weights of a layer. `projection` creates a projection from its weight, its bias (empty without one) and the number
-    /// of its inputs.
+    /// Takes the weights of a layer. `projection`: creates one from its weight, its bias, which may be empty, and its inputs.
     pub(super) fn new<E>(
         description: &FeedForward,
         weights: &mut LayerWeights,
@@ -68,8 +67,7 @@ impl<P> FeedForwardLayers<P> {
     }
 }
 
-/// Selects the experts with the largest logits (the first among equal ones), each with its weight: a softmax over the
-/// selected logits.
+/// Selects the experts with the largest logits, the first among equal ones, weighted by a softmax over these logits.
 pub(super) fn choose(logits: &[f32], count: usize) -> Vec<(usize, f64)> {
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|one, other| logits[*other].total_cmp(&logits[*one]));

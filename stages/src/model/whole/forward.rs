@@ -8,8 +8,7 @@ use super::located::{self, WholeModel};
 use super::pass::{SequenceResults, Visit};
 use crate::model::problem::{ModelProblem, with_remedies};
 
-/// Part of the identity of all results of whole models: incremented when the same weights and tokens produce different
-/// bits.
+/// Part of the identity of all results: incremented when the same weights and tokens produce different bits.
 pub const FORWARD_VERSION: u32 = 1;
 
 /// Output of a whole model for one window.
@@ -17,8 +16,7 @@ pub const FORWARD_VERSION: u32 = 1;
 pub struct ForwardOutput {
     /// Loss of each token except the first, in nats, `[tokens - 1]`.
     pub losses: Vec<f64>,
-    /// Root mean square of the first layer's input, of the residual stream after each layer, and of the head's input,
-    /// `[layers + 2]`.
+    /// Root mean square of the first layer's input, each layer's output and the head's input, `[layers + 2]`.
     pub hidden_rms: Vec<f64>,
     /// Logits after the last token, `[vocabulary_size]`.
     pub last_logits: Vec<f32>,

@@ -46,8 +46,7 @@ impl WholeModel {
         self.stored().values().map(|(_, entry)| entry.byte_length()).sum()
     }
 
-    /// Returns a SHA-256 of the content of every tensor that is read; `None` if `should_continue` returns `false`
-    /// meanwhile. Reads all weights.
+    /// Returns a SHA-256 of all tensors' content, or `None` if `should_continue` returns `false`. Reads all weights.
     pub fn weights_digest(
         &self,
         should_continue: &(dyn Fn() -> bool + Sync),

@@ -75,8 +75,7 @@ impl WholeModel {
         self.config.spec()
     }
 
-    /// Returns the kernel that computes the model: the fastest on this machine, unless [`Self::with_kernel`] selects
-    /// another.
+    /// Returns the kernel that computes the model, by default the fastest on this machine.
     pub fn kernel(&self) -> Kernel {
         self.kernel
     }

@@ -50,8 +50,7 @@ impl WholeModel {
         self.measure_on_gpu(0, request, windows, should_continue)
     }
 
-    /// Like [`Self::measure`], on the GPU of this number if GPUs run the model. All GPUs of a type compute the same
-    /// bits.
+    /// Like [`Self::measure`], on a GPU if GPUs run the model. All GPUs of a type compute the same bits.
     pub fn measure_on_gpu(
         &self,
         gpu: u32,
@@ -106,8 +105,7 @@ impl WholeModel {
         Ok(Some(output))
     }
 
-    /// Peak heap memory of [`Self::measure`] for `windows` windows of `tokens` tokens on `threads` threads. Independent
-    /// of the number of layers.
+    /// Peak heap memory of [`Self::measure`] for some windows, independent of the number of layers.
     pub fn measuring_memory(
         &self,
         request: &ForwardRequest,

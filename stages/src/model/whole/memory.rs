@@ -33,8 +33,7 @@ pub(super) struct Sequences<'a> {
 /// Bytes of the head's rows per read, as float32.
 const PIECE_BYTES: u64 = 8 << 20;
 
-/// Returns the number of rows of the head, of `width` numbers each, that are read at a time. The logits of a block of
-/// tokens for these rows are in memory at once.
+/// Returns the rows of the head that are read at a time: their logits for a block of tokens are in memory at once.
 pub(super) fn piece_rows(width: u64) -> u64 {
     (PIECE_BYTES / (4 * width.max(1))).clamp(64, 4096)
 }
@@ -57,8 +56,7 @@ pub(super) fn peak_while_reading(parts: &[LocatedTensor]) -> u64 {
     parts.iter().map(with_chunk).max().unwrap_or(0)
 }
 
-/// Bytes of the states of `tokens` tokens before they are projected to the width of the layers; 0 if no projection is
-/// needed.
+/// Bytes of the states of `tokens` tokens before they are projected to the width of the layers, if they are.
 pub(super) fn projected_bytes(model: &WholeModel, tokens: u64) -> u64 {
     let spec = model.spec();
     if spec.embedding_width() == spec.hidden_size { 0 } else { 4 * tokens * spec.embedding_width() }

@@ -20,8 +20,7 @@ pub struct ForwardOperations {
 }
 
 impl WholeModel {
-    /// Counts the operations of [`Self::measure`] for a window of `tokens` tokens. `None` if a layer has gated linear
-    /// attention.
+    /// Counts the operations of [`Self::measure`] for a window, unless a layer has gated linear attention.
     pub fn operations(&self, request: &ForwardRequest, tokens: u64) -> Option<ForwardOperations> {
         let ids = vec![0; tokens as usize];
         let depth = request.depth(self.spec().layers) as usize;

@@ -48,8 +48,7 @@ pub(super) struct Visit<'v, B: Backend> {
 }
 
 impl WholeModel {
-    /// Whether sequences may run in pieces, so that memory does not grow with their length: every layer carries a state
-    /// of fixed size.
+    /// Whether sequences may run in pieces, because every layer carries a state of fixed size.
     pub(super) fn runs_in_pieces(&self) -> bool {
         self.layers.iter().all(|layer| layer.spec.gated_linear.is_some())
     }

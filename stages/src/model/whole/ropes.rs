@@ -15,8 +15,7 @@ pub(super) struct Ropes<'a> {
 }
 
 impl<'a> Ropes<'a> {
-    /// Creates the tables of all layers below `depth` for windows of these lengths. If frequencies depend on the
-    /// length, each window uses the frequencies of its length.
+    /// Creates the tables of all layers below `depth` for windows of these lengths.
     pub(super) fn new(
         model: &'a WholeModel,
         depth: usize,

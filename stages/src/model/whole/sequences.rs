@@ -1,5 +1,4 @@
-//! Splits a window into the sequences that a model runs: the whole window, and short windows that repeat its losses
-//! with less context.
+//! Sequences of a window: the whole one, and short windows that repeat its losses with less context.
 
 /// A short window as a separate sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

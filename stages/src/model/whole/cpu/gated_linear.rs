@@ -97,8 +97,7 @@ impl<'a> GatedLinearLayer<'a> {
         [&self.query, &self.key, &self.value]
     }
 
-    /// Computes the normalised output of the next tokens of a sequence, `[tokens, query_heads · value_dim]`, from their
-    /// hidden states. Memory: [`bytes`].
+    /// Computes the normalised output of a sequence's next tokens, `[tokens, query_heads · value_dim]`. Memory: [`bytes`].
     pub(super) fn mix(&self, states: &[f32], carried: &mut Carried) -> Vec<f32> {
         let tokens = states.len() / self.hidden;
         let mut decays = vec![0.0; tokens * self.key.outputs()];
@@ -186,8 +185,7 @@ fn log_decay(x: f32, min: Option<f64>) -> f32 {
     decay.max(min.unwrap_or(f64::NEG_INFINITY)) as f32
 }
 
-/// Peak heap memory of [`GatedLinearLayer::mix`] for `tokens` tokens on `threads` threads, states not included, and of a
-/// sequence's state.
+/// Peak memory of [`GatedLinearLayer::mix`] on `threads` threads, states not included, and of a sequence's state.
 pub(super) fn bytes(spec: &AttentionSpec, tokens: u64, threads: u64) -> (u64, u64) {
     let Some((settings, shape)) = spec.gated_linear.as_ref().zip(spec.gated_linear_shape()) else {
         return (0, 0);

@@ -1,5 +1,4 @@
-//! Computes losses from the last hidden states. The vocabulary is processed in pieces, so that only the last token's
-//! logits are held completely.
+//! Losses from the last hidden states, by pieces of the vocabulary: only the last token's logits are held completely.
 
 use longsift_kernels::{Kernel, LogSumExp, PackedWeights, Pointwise};
 use rayon::prelude::*;

@@ -140,8 +140,7 @@ impl Mixing {
     }
 }
 
-/// Returns how many consecutive states of these lengths run through a layer in parallel: no group of several is longer
-/// than `max`, by default the longest state.
+/// Returns how many consecutive states run in parallel: together at most `max`, by default the longest state.
 pub(super) fn parallel_groups(lengths: &[usize], max: Option<usize>) -> Vec<usize> {
     let max = max.or_else(|| lengths.iter().copied().max()).unwrap_or(0);
     let mut groups: Vec<(usize, usize)> = Vec::new();

@@ -63,8 +63,7 @@ impl<'a> QueryKeys<'a> {
         self.query.outputs()
     }
 
-    /// Computes the queries of rows from `first` on, given their normalised hidden states: `[rows, query_heads ·
-    /// head_dim]`.
+    /// Computes queries, `[rows, query_heads · head_dim]`, of rows from `first` on, given their normalised hidden states.
     pub(super) fn queries(
         &self,
         first: usize,
@@ -107,8 +106,6 @@ impl<'a> QueryKeys<'a> {
     }
 
     /// Computes attention sums of a window with the hidden states `state` before this layer.
-    ///
-    /// Additional memory: the window's queries and keys, and the kernel's buffers.
     pub(super) fn attention(
         &self,
         rope: Option<&Rope>,
