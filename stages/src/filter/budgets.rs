@@ -85,25 +85,24 @@ pub fn matching(budgets: &[Budget], group: Option<&str>, tokens: u64) -> Option<
 pub fn broken_rules(budgets: &[Budget], has_groups: bool) -> Vec<BrokenRule> {
     let mut broken = Vec::new();
     for (index, budget) in budgets.iter().enumerate() {
+        let mut refuse = |setting: &str, message: String, hint: &str| {
+            broken.push(BrokenRule::new(format!("budgets.{index}.{setting}"), message, hint));
+        };
         if let (Some(min), Some(max)) = (budget.min_tokens, budget.max_tokens)
             && min > max
         {
             let message =
                 format!("`min_tokens` {min} exceeds `max_tokens` {max}: no sample matches");
-            broken.push(BrokenRule::new(
-                format!("budgets.{index}.min_tokens"),
-                message,
-                "swap them, or remove one",
-            ));
+            refuse("min_tokens", message, "swap them, or remove one");
         }
         if let Some(group) = &budget.group
             && !has_groups
         {
-            broken.push(BrokenRule::new(
-                format!("budgets.{index}.group"),
+            refuse(
+                "group",
                 format!("this budget names group `{group}`, but the score has no groups"),
                 "name the column of the groups with `within:` in stage `score`, or remove `group`",
-            ));
+            );
         }
         let hides = |earlier: &Budget| {
             let ((min, max), (own_min, own_max)) = (earlier.lengths(), budget.lengths());
@@ -111,11 +110,14 @@ pub fn broken_rules(budgets: &[Budget], has_groups: bool) -> Vec<BrokenRule> {
             reaches && min <= own_min && max >= own_max
         };
         if let Some(earlier) = budgets[..index].iter().position(hides) {
-            broken.push(BrokenRule::new(
-                format!("budgets.{index}.keep_tokens"),
-                format!("no sample reaches this budget: budget {} of the list matches all of them first", earlier + 1),
+            refuse(
+                "keep_tokens",
+                format!(
+                    "no sample reaches this budget: budget {} of the list matches all of them first",
+                    earlier + 1
+                ),
                 "the first matching budget applies: move this one before it, or remove it",
-            ));
+            );
         }
     }
     broken

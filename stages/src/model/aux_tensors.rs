@@ -57,15 +57,3 @@ pub(crate) fn aux_tensors(spec: &AttentionSpec) -> Vec<(TensorRole, u64)> {
     }
     arrays
 }
-
-/// Returns the bytes of the projections that are packed for the kernel with the first window.
-pub(crate) fn packed_bytes(spec: &AttentionSpec) -> u64 {
-    let projections = |(array, _): &(TensorRole, u64)| {
-        matches!(array, TensorRole::QueryWeight | TensorRole::KeyWeight)
-    };
-    aux_tensors(spec)
-        .iter()
-        .filter(|array| projections(array))
-        .map(|(_, numbers)| 4 * numbers)
-        .sum()
-}

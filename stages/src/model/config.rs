@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::aux_tensors::{aux_tensors, packed_bytes};
+use super::aux_tensors::aux_tensors;
 use super::decoder::Decoder;
 use super::families::{self, FirstLayerConfig, ModelScope};
 use super::fields::Fields;
@@ -18,7 +18,7 @@ use super::rope::RopeSpec;
 use super::shard::WeightShard;
 use super::spec::AttentionSpec;
 use super::table::ALIGNMENT;
-use super::tensors::LayerZeroTensors;
+use super::tensors::{LayerZeroTensors, TensorRole};
 use crate::load_partial_model::Precision;
 
 /// Maximum size of `config.json` in bytes. Real files have a few thousand.
@@ -220,7 +220,9 @@ impl ModelConfig {
 
     /// Returns the bytes of projections that stay in memory, for models whose heads are projected per window.
     pub fn packed_bytes(&self) -> u64 {
-        packed_bytes(&self.spec)
+        let packed = [TensorRole::QueryWeight, TensorRole::KeyWeight];
+        let arrays = aux_tensors(&self.spec).into_iter();
+        arrays.filter(|(role, _)| packed.contains(role)).map(|(_, numbers)| 4 * numbers).sum()
     }
 
     /// Whether the folder has any weight files, including formats that are refused.

@@ -223,6 +223,10 @@ impl TensorRole {
     pub(crate) const LAST_NORM: Roles = (Self::LastNormWeight, Self::LastNormBias);
     pub(crate) const HEAD_PROJECTION: Roles = (Self::HeadProjection, Self::HeadProjectionBias);
     pub(crate) const DECAY_UP: Roles = (Self::DecayUpWeight, Self::DecayUpBias);
+
+    pub(crate) fn is_in(self, all: &[Roles]) -> bool {
+        all.iter().any(|(weight, bias)| [*weight, *bias].contains(&self))
+    }
 }
 
 /// A required tensor, with the shape that config.json implies.

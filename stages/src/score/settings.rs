@@ -119,68 +119,65 @@ impl Score {
 
     /// Returns every constraint that the settings violate among themselves.
     pub fn broken_rules(&self) -> Vec<BrokenRule> {
+        let (has_terms, scaled) =
+            (self.terms.is_some(), self.standardise != Standardise::default());
+        let (named, listed) = (self.terms(&[]).0, self.terms.as_deref().unwrap_or_default());
+        let is_own = |formula: Formula| !has_terms && self.formula.unwrap_or_default() == formula;
         let mut broken = Vec::new();
-        match (&self.formula, &self.terms) {
-            (Some(formula), Some(_)) => broken.push(BrokenRule::new(
-                "terms",
-                format!("`terms` and `formula: {}` exclude each other", formula.name()),
-                "remove one: a formula has its own terms",
-            )),
-            (_, None) if self.combine.is_some() => broken.push(BrokenRule::new(
-                "combine",
-                "`combine` has no effect without `terms`",
-                "remove it: a formula defines how its terms are combined",
-            )),
-            _ => {}
-        }
-        if self.alpha.is_some()
-            && (self.terms.is_some() || self.formula.unwrap_or_default() != Formula::Longattn)
-        {
-            broken.push(BrokenRule::new(
-                "alpha",
-                "`alpha` has no effect without `formula: longattn`",
-                "remove it, or set the `weight` of a term",
-            ));
-        }
-        if self.seed.is_some() && (self.terms.is_some() || self.formula != Some(Formula::Random)) {
-            broken.push(BrokenRule::new(
-                "seed",
-                "`seed` has no effect without `formula: random`",
-                "remove it: other scores are not random",
-            ));
-        }
-        if self.on_drift.is_some() && self.calibration.is_none() {
-            broken.push(BrokenRule::new(
-                "on_drift",
-                "`on_drift` has no effect without a `calibration`",
-                "remove it, or set `calibration`",
-            ));
-        }
-        let (named, _) = self.terms(&[]);
-        if self.standardise != Standardise::default() && self.random_seed().is_some() {
-            broken.push(BrokenRule::new(
-                "standardise",
-                "`standardise` has no effect: a random score is not standardised",
-                "remove it",
-            ));
-        } else if self.standardise != Standardise::default()
-            && !named.is_empty()
-            && named.iter().all(|term| term.standardise.is_some())
-        {
-            broken.push(BrokenRule::new(
-                "standardise",
-                "`standardise` has no effect: every term has its own",
-                "remove it, or list the terms without their own `standardise`",
-            ));
-        }
-        let terms = self.terms.as_deref().unwrap_or_default();
-        if !terms.is_empty() && terms.iter().all(|term| term.weight == 0.0) {
-            broken.push(BrokenRule::new(
-                "terms",
-                "all weights are 0: every sample has the same score",
-                "give at least one term a `weight` other than 0",
-            ));
-        }
+        let mut rule = |is_broken: bool, setting: &str, message: &str, hint: &str| {
+            broken.extend(is_broken.then(|| BrokenRule::new(setting, message, hint)));
+        };
+        rule(
+            has_terms && self.formula.is_some(),
+            "terms",
+            &format!(
+                "`terms` and `formula: {}` exclude each other",
+                self.formula.unwrap_or_default().name()
+            ),
+            "remove one: a formula has its own terms",
+        );
+        rule(
+            self.combine.is_some() && !has_terms,
+            "combine",
+            "`combine` has no effect without `terms`",
+            "remove it: a formula defines how its terms are combined",
+        );
+        rule(
+            self.alpha.is_some() && !is_own(Formula::Longattn),
+            "alpha",
+            "`alpha` has no effect without `formula: longattn`",
+            "remove it, or set the `weight` of a term",
+        );
+        rule(
+            self.seed.is_some() && !is_own(Formula::Random),
+            "seed",
+            "`seed` has no effect without `formula: random`",
+            "remove it: other scores are not random",
+        );
+        rule(
+            self.on_drift.is_some() && self.calibration.is_none(),
+            "on_drift",
+            "`on_drift` has no effect without a `calibration`",
+            "remove it, or set `calibration`",
+        );
+        rule(
+            scaled && self.random_seed().is_some(),
+            "standardise",
+            "`standardise` has no effect: a random score is not standardised",
+            "remove it",
+        );
+        rule(
+            scaled && !named.is_empty() && named.iter().all(|term| term.standardise.is_some()),
+            "standardise",
+            "`standardise` has no effect: every term has its own",
+            "remove it, or list the terms without their own `standardise`",
+        );
+        rule(
+            !listed.is_empty() && listed.iter().all(|term| term.weight == 0.0),
+            "terms",
+            "all weights are 0: every sample has the same score",
+            "give at least one term a `weight` other than 0",
+        );
         broken
     }
 

@@ -31,20 +31,7 @@ impl EncodedText {
         let start = end_of(token_start);
         start..end_of(token_end).max(start)
     }
-}
 
-/// Returns the ends of `offsets`, in bytes of `text`, rounded up to the ends of characters and made ascending.
-///
-/// `text`: less than 4 GiB, as [`super::Encoder`] ensures.
-pub(super) fn character_ends(text: &str, offsets: &[(usize, usize)]) -> Vec<u32> {
-    let completed = offsets.iter().scan(0, |reached, &(_, end)| {
-        *reached = text.ceil_char_boundary(end).max(*reached);
-        Some(*reached as u32)
-    });
-    completed.collect()
-}
-
-impl EncodedText {
     /// Appends a token; its end is at least that of the token before.
     pub(super) fn push(&mut self, id: u32, end: u32) {
         self.ids.push(id);
@@ -64,6 +51,17 @@ impl EncodedText {
             self.ends.append(&mut part.ends);
         }
     }
+}
+
+/// Returns the ends of `offsets`, in bytes of `text`, rounded up to the ends of characters and made ascending.
+///
+/// `text`: less than 4 GiB, as [`super::Encoder`] ensures.
+pub(super) fn character_ends(text: &str, offsets: &[(usize, usize)]) -> Vec<u32> {
+    let completed = offsets.iter().scan(0, |reached, &(_, end)| {
+        *reached = text.ceil_char_boundary(end).max(*reached);
+        Some(*reached as u32)
+    });
+    completed.collect()
 }
 
 #[cfg(test)]

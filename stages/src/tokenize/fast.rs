@@ -30,21 +30,14 @@ const READ: usize = BLOCK + 16;
 
 #[derive(Debug)]
 pub(super) struct FastPath {
-    mode: SplitMode,
+    /// Pre-tokenizer into whose pieces a text is cut; tokens consist of bytes. `None` to cut at unjoined characters; tokens
+    /// consist of characters.
+    scanner: Option<Scanner>,
     merges: Merges,
     joins: Joins,
     pub(super) long_parts: LongParts,
     /// Whether a piece may be cut where no token joins its characters; false if a whole piece may be one token.
     cuts_pieces: bool,
-}
-
-/// Method of splitting a text.
-#[derive(Clone, Copy, Debug)]
-enum SplitMode {
-    /// Into the pieces of a pre-tokenizer; tokens consist of bytes.
-    Pieces(Scanner),
-    /// At unjoined characters; tokens consist of characters.
-    Unjoined,
 }
 
 impl FastPath {
@@ -57,14 +50,10 @@ impl FastPath {
     ) -> Result<Self, &'static str> {
         let model = model.ok_or("its model does not merge pairs")?;
         let long_parts = long_parts.ok_or("its tokens depend on more than merges")?;
-        let (mode, merges, joins) = match &recipe.parts {
+        let (scanner, merges, joins) = match &recipe.parts {
             Parts::Pieces(_) => {
                 let scanner = Scanner::new(pre_tokenizer).ok_or("its pre-tokenizer is unknown")?;
-                (
-                    SplitMode::Pieces(scanner),
-                    Merges::for_bytes(model)?,
-                    Joins::new(model, byte_level_bytes()),
-                )
+                (Some(scanner), Merges::for_bytes(model)?, Joins::new(model, byte_level_bytes()))
             }
             Parts::Unmerged(_) => {
                 use super::patterns::NormalizerStep::Crate;
@@ -83,17 +72,17 @@ impl FastPath {
                     return Err("its normalizer does more than write blanks as `▁`");
                 }
                 let spelled = |token: &str| Some(token.replace('▁', " ").into_bytes());
-                (SplitMode::Unjoined, Merges::for_characters(model)?, Joins::new(model, spelled))
+                (None, Merges::for_characters(model)?, Joins::new(model, spelled))
             }
             Parts::Words => return Err("its pre-tokenizer is unknown"),
         };
         let cuts_pieces = !model.ignore_merges;
-        Ok(Self { mode, merges, joins, long_parts, cuts_pieces })
+        Ok(Self { scanner, merges, joins, long_parts, cuts_pieces })
     }
 
     /// Returns whether a text can take this path: blanks are encoded as `▁`, so a `▁` in the text would be ambiguous.
     pub(super) fn supports(&self, text: &str) -> bool {
-        matches!(self.mode, SplitMode::Pieces(_)) || !text.contains('▁')
+        self.scanner.is_some() || !text.contains('▁')
     }
 
     /// Appends the ids of the parts from byte `start`, a part boundary, to the first boundary at or after `stop`, and
@@ -108,20 +97,14 @@ impl FastPath {
         on_boundary: impl FnMut(usize, usize),
     ) -> usize {
         let work = EncodeCall { path: self, cache, text, classes: &CLASSES, on_boundary };
-        match self.mode {
-            SplitMode::Pieces(Scanner::Gpt2) => work.encode(&Gpt2, start, stop, ids),
-            SplitMode::Pieces(Scanner::Cl100k { digits: 1 }) => {
-                work.encode(&Cl100k::<1>, start, stop, ids)
-            }
-            SplitMode::Pieces(Scanner::Cl100k { .. }) => {
-                work.encode(&Cl100k::<3>, start, stop, ids)
-            }
-            SplitMode::Pieces(Scanner::O200k) => work.encode(&O200k, start, stop, ids),
-            SplitMode::Pieces(Scanner::DeepSeekCoder) => {
-                work.encode(&DeepSeekCoder, start, stop, ids)
-            }
-            SplitMode::Pieces(Scanner::DeepSeekV3) => work.encode(&DeepSeekV3, start, stop, ids),
-            SplitMode::Unjoined => work.encode(&self.joins, start, stop, ids),
+        match self.scanner {
+            Some(Scanner::Gpt2) => work.encode(&Gpt2, start, stop, ids),
+            Some(Scanner::Cl100k { digits: 1 }) => work.encode(&Cl100k::<1>, start, stop, ids),
+            Some(Scanner::Cl100k { .. }) => work.encode(&Cl100k::<3>, start, stop, ids),
+            Some(Scanner::O200k) => work.encode(&O200k, start, stop, ids),
+            Some(Scanner::DeepSeekCoder) => work.encode(&DeepSeekCoder, start, stop, ids),
+            Some(Scanner::DeepSeekV3) => work.encode(&DeepSeekV3, start, stop, ids),
+            None => work.encode(&self.joins, start, stop, ids),
         }
     }
 
@@ -136,12 +119,8 @@ impl FastPath {
 
     /// Returns the end of the part that begins at byte `at`.
     pub(super) fn part_end(&self, text: &str, at: usize) -> usize {
-        match self.mode {
-            SplitMode::Pieces(_) => {
-                unreachable!("only parts between unjoined characters have a first one")
-            }
-            SplitMode::Unjoined => self.joins.end(&CLASSES, text.as_bytes(), at),
-        }
+        assert!(self.scanner.is_none(), "only parts between unjoined characters have a first one");
+        self.joins.end(&CLASSES, text.as_bytes(), at)
     }
 
     /// Appends the ids of a part that is longer than one chunk.

@@ -213,33 +213,32 @@ impl LanguageModel {
     /// Returns the constraints that the settings violate, for windows of up to `window_tokens` tokens.
     pub fn broken_rules(&self, window_tokens: u32) -> Vec<BrokenRule> {
         let mut broken = Vec::new();
-        let mut refuse = |setting: &str, message: String, hint: &str| {
-            broken.push(BrokenRule::new(setting, message, hint.to_owned()));
+        let mut refuse = |setting: &str, message: &str, hint: &str| {
+            broken.push(BrokenRule::new(setting, message, hint));
         };
         let window = u64::from(window_tokens);
         let layers = &self.attention_layers;
         if !self.losses && layers.is_empty() {
-            let message = "nothing to measure: `losses` is false and `attention_layers` is empty";
             refuse(
                 "losses",
-                message.to_owned(),
+                "nothing to measure: `losses` is false and `attention_layers` is empty",
                 "list `attention_layers`, or remove `losses: false`",
             );
         }
         match (self.short_context_tokens, self.short_context()) {
             (Some(1), _) => refuse(
                 "short_context_tokens",
-                "a short window of 1 token has no loss".to_owned(),
+                "a short window of 1 token has no loss",
                 "set at least 2, or 0 to disable short windows",
             ),
             (Some(tokens), None) if tokens > 0 => refuse(
                 "short_context_tokens",
-                "short windows need losses, which are disabled".to_owned(),
+                "short windows need losses, which are disabled",
                 "remove it, or `losses: false`",
             ),
             (_, Some(short)) if short >= window_tokens => refuse(
                 if self.short_context_tokens.is_some() { "short_context_tokens" } else { "" },
-                format!(
+                &format!(
                     "windows have at most {window} tokens, short windows {short}: no token has a longer context in a whole window"
                 ),
                 "raise `tokenize.window_tokens`, or lower `short_context_tokens` (0: no short windows)",
@@ -254,13 +253,12 @@ impl LanguageModel {
         ];
         for (setting, _) in of_layers.iter().filter(|(_, set)| *set && layers.is_empty()) {
             let message = format!("`{setting}` needs `attention_layers`, which is empty");
-            refuse(setting, message, "list layers in `attention_layers`, or remove it");
+            refuse(setting, &message, "list layers in `attention_layers`, or remove it");
         }
         if self.sample_seed.is_some() && self.windows_sampled().is_none() {
-            let message = "`sample_seed` has no effect: all windows are measured";
             refuse(
                 "sample_seed",
-                message.to_owned(),
+                "`sample_seed` has no effect: all windows are measured",
                 "add a `sample_fraction` below 1, or remove it",
             );
         }
@@ -269,21 +267,18 @@ impl LanguageModel {
             let message = format!(
                 "the far distance is {distance} tokens, but a window has at most {window}: no token is that far away"
             );
-            refuse("attention_layers", message, "lower the distance, or raise `window_tokens`");
+            refuse("attention_layers", &message, "lower the distance, or raise `window_tokens`");
         }
         for (index, layer) in layers.iter().enumerate() {
             let setting = format!("attention_layers.{index}");
             if layers[..index].iter().any(|other| other.label() == layer.label()) {
-                refuse(
-                    &setting,
-                    format!("`{}` is listed twice", layer.label()),
-                    "remove one of the two",
-                );
+                let message = format!("`{}` is listed twice", layer.label());
+                refuse(&setting, &message, "remove one of the two");
             }
             let heads = layer.heads().unwrap_or_default();
             let twice = heads.iter().enumerate().find(|(at, head)| heads[..*at].contains(head));
             if let Some((_, head)) = twice {
-                refuse(&setting, format!("head {head} is listed twice"), "name each head once");
+                refuse(&setting, &format!("head {head} is listed twice"), "name each head once");
             }
         }
         if let Some(ladm) = self.ladm.as_ref().filter(|ladm| ladm.spans(window as usize).is_empty())
@@ -291,7 +286,7 @@ impl LanguageModel {
             let message = format!(
                 "windows of {window} tokens are too short for {ladm}: no span has enough tokens before it"
             );
-            refuse("ladm", message, "lower `span_tokens` or `d_afs`, or raise `window_tokens`");
+            refuse("ladm", &message, "lower `span_tokens` or `d_afs`, or raise `window_tokens`");
         }
         broken
     }

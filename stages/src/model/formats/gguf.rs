@@ -54,12 +54,7 @@ pub(super) fn find(
 ) -> Option<StoredMatrix> {
     let stored = finder.stored(name)?;
     let format = format(finder, &stored, needed)?;
-    let of_heads = [
-        TensorRole::QueryWeight,
-        TensorRole::QueryBias,
-        TensorRole::KeyWeight,
-        TensorRole::KeyBias,
-    ];
+    let of_heads = needed.role.is_in(&[TensorRole::QUERY, TensorRole::KEY]);
     let norms = [
         TensorRole::NormWeight,
         TensorRole::QueryNormWeight,
@@ -67,14 +62,13 @@ pub(super) fn find(
         TensorRole::FeedForwardNormWeight,
         TensorRole::LastNormWeight,
     ];
-    let format: Box<dyn StorageFormat> =
-        if architecture.adjacent_pairs && of_heads.contains(&needed.role) {
-            Box::new(Neighbours { format, head_dim })
-        } else if architecture.norms_plus_one && norms.contains(&needed.role) {
-            Box::new(PlusOne { format })
-        } else {
-            format
-        };
+    let format: Box<dyn StorageFormat> = if architecture.adjacent_pairs && of_heads {
+        Box::new(Neighbours { format, head_dim })
+    } else if architecture.norms_plus_one && norms.contains(&needed.role) {
+        Box::new(PlusOne { format })
+    } else {
+        format
+    };
     Some(StoredMatrix { format, stored: vec![stored] })
 }
 

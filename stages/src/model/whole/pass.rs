@@ -158,14 +158,13 @@ fn check_finite(index: usize, squares: &[Squares]) -> Result<(), ModelProblem> {
 }
 
 fn is_for_query_keys(part: &LocatedTensor) -> bool {
-    let roles = [
+    part.needed.role.is_in(&[
         TensorRole::NORM,
         TensorRole::QUERY,
         TensorRole::KEY,
         TensorRole::QUERY_NORM,
         TensorRole::KEY_NORM,
-    ];
-    roles.iter().any(|(weight, bias)| [*weight, *bias].contains(&part.needed.role))
+    ])
 }
 
 /// Pieces of at most `max` tokens that run together, sequence by sequence: at most one sequence continues in the next
