@@ -2,7 +2,7 @@
 
 use super::first_layer::FirstLayerConfig;
 use super::llama_like::{Bias, LLAMA, LlamaLike, named};
-use super::sizes::{SizeDefaults, SizeNames, sizes};
+use super::sizes::{GPT_NAMES, SizeDefaults, SizeNames, sizes};
 use crate::model::fields::Fields;
 use crate::model::spec::{AttentionSpec, Norm};
 use crate::model::tensors::{Projection, TensorRole};
@@ -31,14 +31,8 @@ fn mpt_slopes(heads: u64, max: f64) -> Vec<f64> {
     odd.chain(even).take(heads as usize).map(slope).collect()
 }
 
-const BLOOM_NAMES: SizeNames = SizeNames {
-    hidden: &["n_embed", "hidden_size"],
-    layers: &["n_layer", "num_hidden_layers"],
-    heads: &["n_head", "num_attention_heads"],
-    key_heads: &[],
-    vocabulary: &["vocab_size"],
-    positions: &["seq_length"],
-};
+const BLOOM_NAMES: SizeNames =
+    SizeNames { hidden: &["n_embed", "hidden_size"], positions: &["seq_length"], ..GPT_NAMES };
 
 /// Bloom: one tensor of queries, keys and values, head by head; a layer norm over the embedding itself.
 pub(super) fn bloom(config: &Fields<'_>, _: Option<f64>) -> FirstLayerConfig {
@@ -66,9 +60,8 @@ const MPT_NAMES: SizeNames = SizeNames {
     hidden: &["d_model", "hidden_size"],
     layers: &["n_layers", "num_hidden_layers"],
     heads: &["n_heads", "num_attention_heads"],
-    key_heads: &[],
-    vocabulary: &["vocab_size"],
     positions: &["max_seq_len"],
+    ..GPT_NAMES
 };
 
 /// MPT: one tensor of queries, keys and values, clipped if `clip_qkv` is set. No biases.

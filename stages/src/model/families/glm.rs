@@ -5,7 +5,7 @@ use longsift_kernels::RopeStyle;
 use super::decoders::{fused_gate_decoder, norms_after};
 use super::first_layer::FirstLayerConfig;
 use super::llama_like::{Bias, LLAMA, LlamaLike, eps, named, plain_rope, rms_head_norm};
-use super::sizes::{MAX_HEADS, SizeDefaults, SizeNames, check_groups, sizes};
+use super::sizes::{LLAMA_NAMES, MAX_HEADS, SizeDefaults, SizeNames, check_groups, sizes};
 use crate::model::decoder::Decoder;
 use crate::model::fields::Fields;
 use crate::model::spec::{AttentionSpec, Norm, NormScope};
@@ -48,12 +48,11 @@ pub(super) fn glm4_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Dec
 }
 
 const CHATGLM_NAMES: SizeNames = SizeNames {
-    hidden: &["hidden_size"],
     layers: &["num_layers", "num_hidden_layers"],
-    heads: &["num_attention_heads"],
     key_heads: &[],
     vocabulary: &["padded_vocab_size", "vocab_size"],
     positions: &["seq_length"],
+    ..LLAMA_NAMES
 };
 
 /// `ChatGLM` 2 and 3, and GLM-4-9B as first published: half of each head rotates, in adjacent pairs. The base is

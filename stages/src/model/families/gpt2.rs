@@ -6,21 +6,12 @@ use super::decoders::{head, output, plain, two_projections};
 use super::first_layer::{FirstLayerConfig, slide_window};
 use super::llama_like::{named, plain_rope};
 use super::sizes::{
-    LLAMA_NAMES, MAX_ENTRIES, MAX_HEADS, MAX_TOKENS, SizeDefaults, SizeNames, sizes,
+    GPT_NAMES, LLAMA_NAMES, MAX_ENTRIES, MAX_HEADS, MAX_TOKENS, SizeDefaults, SizeNames, sizes,
 };
 use crate::model::decoder::{Decoder, NamedNorm, Order};
 use crate::model::fields::Fields;
 use crate::model::spec::{AttentionSpec, Norm};
 use crate::model::tensors::{NeededTensor, Projection, TensorRole};
-
-const GPT_NAMES: SizeNames = SizeNames {
-    hidden: &["n_embd", "hidden_size"],
-    layers: &["n_layer", "num_hidden_layers"],
-    heads: &["n_head", "num_attention_heads"],
-    key_heads: &[],
-    vocabulary: &["vocab_size"],
-    positions: &["n_positions", "max_position_embeddings"],
-};
 
 /// One transposed tensor of queries, keys and values.
 pub(super) fn gpt2(config: &Fields<'_>, _: Option<f64>) -> FirstLayerConfig {

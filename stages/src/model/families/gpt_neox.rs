@@ -75,8 +75,7 @@ const FALCON_NAMES: SizeNames = SizeNames {
     layers: &["num_hidden_layers", "n_layer"],
     heads: &["num_attention_heads", "n_head"],
     key_heads: &["num_kv_heads", "n_head_kv"],
-    vocabulary: &["vocab_size"],
-    positions: &["max_position_embeddings"],
+    ..LLAMA_NAMES
 };
 
 pub(super) fn falcon(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {

@@ -4,7 +4,7 @@ use longsift_kernels::RopeStyle;
 
 use super::first_layer::{FirstLayerConfig, slide, sliding_window};
 use super::llama_like::{Bias, LLAMA, LlamaLike, eps, named, plain_rope, rms_head_norm};
-use super::sizes::{SizeDefaults, SizeNames, sizes};
+use super::sizes::{GPT_NAMES, SizeDefaults, SizeNames, sizes};
 use crate::model::fields::Fields;
 use crate::model::rope::RopeScaling;
 use crate::model::spec::{AttentionSpec, Norm, NormScope, QueryScale};
@@ -14,9 +14,8 @@ const NAMES: SizeNames = SizeNames {
     hidden: &["hidden_size", "n_embd"],
     layers: &["num_hidden_layers", "n_layer"],
     heads: &["num_attention_heads", "n_head"],
-    key_heads: &[],
-    vocabulary: &["vocab_size"],
     positions: &["max_position_embeddings", "n_positions"],
+    ..GPT_NAMES
 };
 
 /// The first Qwen: one tensor of queries, keys and values. `seq_length` is the training length: `use_dynamic_ntk` and `use_logn_attn` apply beyond it.

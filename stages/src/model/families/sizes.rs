@@ -27,6 +27,15 @@ pub(super) const LLAMA_NAMES: SizeNames = SizeNames {
     positions: &["max_position_embeddings"],
 };
 
+pub(super) const GPT_NAMES: SizeNames = SizeNames {
+    hidden: &["n_embd", "hidden_size"],
+    layers: &["n_layer", "num_hidden_layers"],
+    heads: &["n_head", "num_attention_heads"],
+    key_heads: &[],
+    vocabulary: &["vocab_size"],
+    positions: &["n_positions", "max_position_embeddings"],
+};
+
 /// Defaults of sizes; a size without one is required.
 #[derive(Default)]
 pub(super) struct SizeDefaults {

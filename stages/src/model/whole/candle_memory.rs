@@ -23,7 +23,7 @@ pub(super) fn attention_bytes(on_gpu: bool) -> usize {
 pub(super) fn estimate(
     model: &WholeModel,
     on_gpu: bool,
-    &Sequences { lengths, attention, losses }: &Sequences<'_>,
+    Sequences { lengths, attention, losses }: &Sequences<'_>,
 ) -> ForwardMemory {
     let spec = model.spec();
     let (hidden, width) = (spec.hidden_size, spec.embedding_width());
@@ -56,7 +56,7 @@ pub(super) fn estimate(
     });
     let reading = window_bytes + moving.max().unwrap_or(0);
     let applying = window_bytes + layer_bytes + keys_and_values_bytes + threads_bytes;
-    let ending = if losses {
+    let ending = if *losses {
         let piece = piece_rows(width).min(spec.vocabulary_size);
         let (stored, chunk) = chunk_bytes(model.head(), piece);
         let logits = 4 * block * piece * 5;

@@ -104,7 +104,10 @@ impl WholeModel {
 
     /// Peak heap memory of [`Self::forward`] for one window, independent of the number of layers.
     pub fn memory(&self, tokens: u64, threads: u64) -> ForwardMemory {
-        self.memory_for(&Sequences { lengths: &[tokens], attention: None, losses: true }, threads)
+        self.memory_for(
+            &Sequences { lengths: vec![tokens], attention: None, losses: true },
+            threads,
+        )
     }
 
     /// Like [`Self::memory`], for any sequences and results.

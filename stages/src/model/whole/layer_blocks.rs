@@ -52,7 +52,7 @@ impl WholeModel {
         let shape = spec.attention_shape(tokens as usize);
         let rows = 4 * tokens * (spec.query_heads + spec.key_heads) * spec.head_dim;
         let attending = BlockAttention::bytes(kernel, &shape, blocks, threads);
-        let window = Sequences { lengths: &[tokens], attention: None, losses: false };
+        let window = Sequences { lengths: vec![tokens], attention: None, losses: false };
         let passing = estimate(self, &window, threads as u64).peak_bytes;
         passing + rows + attending
     }

@@ -113,8 +113,7 @@ impl WholeModel {
         windows: u64,
         threads: u64,
     ) -> ForwardMemory {
-        let of_sequences = |sequences: &Sequences<'_>| self.memory_for(sequences, threads);
-        with_sequences(request, tokens, windows, of_sequences)
+        self.memory_for(&Sequences::new(request, tokens, windows), threads)
     }
 
     /// Peak memory of a GPU that runs this model on `windows` windows of `tokens` tokens; `None` if GPUs do not.
@@ -125,26 +124,21 @@ impl WholeModel {
         windows: u64,
     ) -> Option<ForwardMemory> {
         let linear = self.layers.iter().any(|layer| layer.spec.gated_linear.is_some());
-        let of_sequences = |sequences: &Sequences<'_>| estimate(self, true, sequences);
-        (!linear).then(|| with_sequences(request, tokens, windows, of_sequences))
+        (!linear).then(|| estimate(self, true, &Sequences::new(request, tokens, windows)))
     }
 }
 
-/// Calls `work` with the sequences of `windows` windows.
-fn with_sequences<T>(
-    request: &ForwardRequest,
-    tokens: u64,
-    windows: u64,
-    work: impl FnOnce(&Sequences<'_>) -> T,
-) -> T {
-    let ids = vec![0; tokens as usize];
-    let lengths = |sequence: &Sequence<'_>| sequence.ids.len() as u64;
-    let of_window: Vec<u64> = sequences(request, &[&ids]).iter().map(lengths).collect();
-    let (long, short) = of_window.split_at(1);
-    let times = |lengths: &[u64]| lengths.repeat(windows as usize);
-    let lengths = [times(long), times(short)].concat();
-    let (attention, losses) = (request.attention.as_ref(), request.losses.is_some());
-    work(&Sequences { lengths: &lengths, attention, losses })
+impl<'a> Sequences<'a> {
+    /// Returns the sequences of `windows` windows.
+    fn new(request: &'a ForwardRequest, tokens: u64, windows: u64) -> Self {
+        let ids = vec![0; tokens as usize];
+        let lengths = |sequence: &Sequence<'_>| sequence.ids.len() as u64;
+        let of_window: Vec<u64> = sequences(request, &[&ids]).iter().map(lengths).collect();
+        let (long, short) = of_window.split_at(1);
+        let lengths = [long.repeat(windows as usize), short.repeat(windows as usize)].concat();
+        let (attention, losses) = (request.attention.as_ref(), request.losses.is_some());
+        Self { lengths, attention, losses }
+    }
 }
 
 /// Returns the windows, then the short windows of each, in order.

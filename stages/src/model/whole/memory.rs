@@ -25,7 +25,7 @@ pub struct ForwardMemory {
 /// Sequences of a run, and its results.
 pub(super) struct Sequences<'a> {
     /// Tokens of each, the longest first.
-    pub(super) lengths: &'a [u64],
+    pub(super) lengths: Vec<u64>,
     pub(super) attention: Option<&'a LayersRequest>,
     pub(super) losses: bool,
 }

@@ -18,7 +18,7 @@ use crate::model::whole::ropes::Ropes;
 
 pub(in crate::model::whole) fn estimate(
     model: &WholeModel,
-    &Sequences { lengths, attention, losses }: &Sequences<'_>,
+    Sequences { lengths, attention, losses }: &Sequences<'_>,
     threads: u64,
 ) -> ForwardMemory {
     let spec = model.spec();
@@ -72,7 +72,7 @@ pub(in crate::model::whole) fn estimate(
     let applying = (keys_and_values_bytes + threads_bytes).max(summing);
     let applying = window_bytes + layer_bytes + applying;
     // 4. The head, in pieces: stored, as floats and packed; then packed, with the logits of one block per thread.
-    let ending = if losses {
+    let ending = if *losses {
         let (stored, chunk) = chunk_bytes(model.head(), piece_rows(width));
         let piece = piece_rows(width).min(spec.vocabulary_size);
         let logits = threads * (4 * block * piece + scratch);
