@@ -258,12 +258,7 @@ impl FirstLayer {
     }
 
     /// Computes the attention between the blocks of a window on the CPU: mean over heads, or of one query head.
-    /// `ends`: end of each block, in tokens. `sampled`: restricts the rows.
-    ///
-    /// Cost and memory: see [`BlockShares::for_window`].
-    ///
-    /// # Panics
-    /// If blocks or head are outside the window: see [`BlockAttention::new`].
+    /// `ends`: end of each block, in tokens. `sampled`: restricts the rows. See [`BlockShares::for_window`].
     pub fn block_attention(
         &self,
         kernel: Kernel,
@@ -306,9 +301,8 @@ impl FirstLayer {
         parts.with_source(|source| measure(&shape, &rules, source))
     }
 
-    /// Like `FirstLayer::with_source`, for a device: passes only the ids if the device computes queries and keys from
-    /// its copy of the table, in which case no rotary table is computed. `heads`: key heads of the model, passed as
-    /// those of the shape.
+    /// Like `FirstLayer::with_source`, for a device: passes only the ids if the device computes queries and keys from its copy
+    /// of the table. `heads`: key heads of the model, passed as those of the shape.
     pub fn with_operands<T>(
         &self,
         kernel: Kernel,

@@ -1,6 +1,4 @@
 //! Settings for reading the first-layer tensors of a checkpoint into the layer-zero table.
-//!
-//! Differences between model families live in [`crate::model`].
 
 use crate::contract::Location;
 use longsift_kernels::ElementType;

@@ -8,10 +8,8 @@ use crate::contract::{ForwardRequest, ForwardStatistics};
 use crate::first_layer_attention::{FirstLayer, WindowTokens};
 use crate::model::{AttentionSpec, ModelProblem, ProblemKind, WholeModel};
 
-/// Hardware that measures windows: the CPU or a GPU.
-///
-/// A device never changes a score: statistics depend on the kernel and the table, not on the device, on the order of
-/// the windows or on the grouping of their heads. Several threads call it at once, as many as the scheduler admits.
+/// Hardware that measures windows: the CPU or a GPU. Statistics do not depend on it, on the order of the windows or on the
+/// grouping of their heads. Several threads call it at once, as many as the scheduler admits.
 pub trait Compute: Send + Sync {
     /// Returns the name of the device: `cpu`, `cuda:0`.
     fn name(&self) -> &str;

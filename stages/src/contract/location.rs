@@ -1,6 +1,4 @@
-//! Locations of files: a local path, or an address (`s3://bucket/folder`).
-//!
-//! Settings that name files have this type, so each text is parsed once, when the pipeline is read.
+//! Locations of files, parsed once, when the pipeline is read: a local path, or an address (`s3://bucket/folder`).
 
 use std::fmt;
 use std::path::{Path, PathBuf};

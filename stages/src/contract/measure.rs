@@ -12,10 +12,8 @@ use crate::first_layer_attention::{Mask, Rows, RowsSampled, SampledRows, WindowT
 use crate::measures::external::Reads;
 use crate::model::{FORWARD_VERSION, TABLE_VERSION};
 
-/// Method of measuring a window, implemented by the settings of its stage.
-///
-/// Pure: the same window and evidence give the same bits, independent of other windows. Implementations use no files,
-/// threads or devices.
+/// Method of measuring a window, implemented by the settings of its stage. Pure: the same window and evidence give the same
+/// bits. Implementations use no files, threads or devices.
 pub trait Measure: fmt::Debug + Send + Sync {
     /// Returns the setting `name`, which distinguishes repeated stages: their statistics become `near_far_recurrence`.
     fn name(&self) -> Option<&str> {

@@ -21,11 +21,8 @@ struct RotaryTable {
 }
 
 impl RotaryTables {
-    /// Returns a table of `rotation` for windows of `tokens` tokens: a cached one, or the result of `build` for
-    /// `longest` tokens.
-    ///
-    /// No lock is held during `build`: it runs on the thread pool, whose threads may start another window meanwhile
-    /// and request a table. Threads that request the same table at once may each build it.
+    /// Returns a cached table of `rotation` for windows of `tokens` tokens, or the result of `build` for `longest` tokens. No
+    /// lock is held meanwhile, since threads of the pool may request a table; several threads may each build it.
     pub(super) fn get(
         &self,
         rotation: &Rotation,

@@ -26,10 +26,7 @@ pub struct RowEstimate {
 
 impl SampledRows {
     /// Draws `per_window` rows (rounded up to pairs) among those with far keys: positions `distance..tokens`. `None`
-    /// if that is all of them or more.
-    ///
-    /// The draw depends on `seed` and the window's ids, so that a text has the same score everywhere and the errors
-    /// of different windows are independent.
+    /// if that is all of them or more. Depends on `seed` and the ids: a text has the same score everywhere.
     pub fn draw(ids: &[u32], distance: usize, per_window: usize, seed: u64) -> Option<Self> {
         let rows = ids.len().saturating_sub(distance);
         let strata = per_window.div_ceil(2);

@@ -105,11 +105,8 @@ impl Measure for Compression {
 const ZLIB_FRAME: u64 = 2 + 4;
 const GZIP_FRAME: u64 = 10 + 8;
 
-/// Returns the size of a text's gzip file over that of the text, given the size of its zlib stream; `None` for an
-/// empty text.
-///
-/// The annotator of `OLMo` 3 computes this of documents, with flate2's `GzEncoder` at the default level, 6. Sizes are those of
-/// zlib-rs; other implementations of level 6 choose other matches.
+/// Returns the size of a text's gzip file, given that of its zlib stream, over that of the text; `None` if it is empty.
+/// As the annotator of `OLMo` 3 for documents, except that zlib-rs chooses other matches than other libraries.
 fn gzip_ratio(text_bytes: usize, zlib_bytes: u64) -> Option<f64> {
     let compressed = zlib_bytes - ZLIB_FRAME + GZIP_FRAME;
     (text_bytes > 0).then(|| compressed as f64 / text_bytes as f64)

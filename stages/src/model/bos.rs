@@ -10,10 +10,8 @@ use super::folder_files::{MAX_CONFIG_BYTES, read_small_file};
 use crate::tokenize::encoder::MAX_TOKENIZER_BYTES;
 
 impl ModelConfig {
-    /// Returns the BOS id: from `tokenizer_config.json` in the model folder, otherwise from `config.json`.
-    ///
-    /// A `bos_token` of `null` means that the model has no BOS token, even if `config.json` names an id (as Qwen2.5
-    /// does).
+    /// Returns the BOS id: from `tokenizer_config.json` in the model folder, otherwise from `config.json`. A `bos_token` of
+    /// `null` means that the model has none, even if `config.json` names an id (as Qwen2.5 does).
     pub fn bos_token_id(&self) -> Option<u32> {
         self.bos_token_id_in(self.folder())
     }

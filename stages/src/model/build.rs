@@ -30,11 +30,9 @@ pub(crate) struct BuiltTable {
     pub(crate) aux: Vec<Vec<f32>>,
 }
 
-/// Passes the table to `write` in chunks of whole rows `[rows, row_width]`, in the order of token ids.
-///
-/// Reading, projecting and writing run on one thread each, so that only the projection takes time. Memory: the
-/// projection weights as f32 (twice while they are packed) and about 100 MB. `progress` is called with the rows done
-/// and the total.
+/// Passes the table to `write` in chunks of whole rows `[rows, row_width]`, and the rows done and their total to `progress`.
+/// Reading, projecting and writing run on one thread each. Memory: the projection weights as f32 (twice while they are
+/// packed) and about 100 MB.
 pub(crate) fn build(
     model: &ModelFolder,
     kernel: Kernel,

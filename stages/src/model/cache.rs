@@ -66,11 +66,9 @@ impl Remembered {
 }
 
 impl LayerZeroTable {
-    /// Opens a model's table from the cache, or builds it and stores it there.
-    ///
-    /// A cached table is compared with its hash, because bits that flip on a disk would change scores silently. This
-    /// reads the whole file, in parallel, once per process. While a table is built, `progress` is called with the rows
-    /// done and the total.
+    /// Opens a model's table from the cache, or builds it and stores it there. A cached table is read completely, once per
+    /// process, and compared with its hash: bits that flip on a disk would change scores silently. `progress` is called
+    /// with the rows built and the total.
     pub fn open_or_build(
         model: &ModelFolder,
         kernel: Kernel,

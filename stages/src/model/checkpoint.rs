@@ -94,11 +94,8 @@ impl ModelFolder {
         &self.warnings
     }
 
-    /// Returns a SHA-256 that detects a changed model without reading its weights. It covers the location of the
-    /// weights (`ModelFolder::weights_identity`) and the first layer's computation ([`AttentionSpec::digest`]).
-    ///
-    /// It changes when a file is copied or touched, and is valid on this machine only. The digests of the layer and of
-    /// the weights can be compared between machines.
+    /// Returns a SHA-256 that detects a changed model without reading its weights, from their location
+    /// (`ModelFolder::weights_identity`) and the first layer's computation. It is valid on this machine only.
     pub fn identity(&self) -> String {
         sha256(format!("{} {}", self.weights_identity(), self.spec().digest()))
     }

@@ -36,10 +36,8 @@ pub struct ModelConfig {
 }
 
 impl ModelConfig {
-    /// Reads only `config.json`. `rope_theta` replaces the checkpoint's base frequency.
-    ///
-    /// `path` may also be a GGUF file, or a folder with one. Without a `config.json` next to it, the equivalent
-    /// entries are taken from its header.
+    /// Reads only `config.json`, or without one the equivalent entries of a GGUF file, which `path` may also name.
+    /// `rope_theta` replaces the checkpoint's base frequency.
     pub fn read(path: &Path, rope_theta: Option<f64>) -> Result<Self, Vec<ModelProblem>> {
         Self::read_scope(path, rope_theta, ModelScope::FirstLayer)
     }

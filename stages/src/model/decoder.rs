@@ -1,6 +1,5 @@
-//! Description of a whole model: the parts of its layers other than queries and keys, and the head.
-//!
-//! Tensor names are those of layer 0; [`at_layer`] converts them to another layer's.
+//! Description of a whole model: the parts of its layers other than queries and keys, and the head. Tensor names are
+//! those of layer 0; [`at_layer`] converts them to another layer's.
 
 use serde::Serialize;
 

@@ -1,7 +1,5 @@
-//! The model families, alike ones in one file and each in a row of a table: from `config.json` to the specification of
-//! the first layer.
-//!
-//! An unknown family is refused; nothing is guessed from tensor names.
+//! The model families, from `config.json` to the specification of the first layer: alike ones in one file, each in a row
+//! of a table. An unknown family is refused; nothing is guessed from tensor names.
 
 mod alibi;
 mod decoders;

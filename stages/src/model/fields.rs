@@ -6,10 +6,9 @@ use serde_json::{Map, Value};
 
 use super::problem::ModelProblem;
 
-/// Entries of one JSON object of `config.json`. `null` counts as absent, as in the transformers library.
-///
-/// A method that finds a wrong value notes a problem and returns a harmless placeholder (1 for sizes), so that all
-/// problems of a file are found at once. Nothing is built while there are problems.
+/// Entries of one JSON object of `config.json`. `null` counts as absent, as in the transformers library. A method that
+/// finds a wrong value notes a problem and returns a harmless placeholder (1 for sizes), so that all problems of a
+/// file are found at once. Nothing is built while there are problems.
 pub(crate) struct Fields<'a> {
     map: &'a Map<String, Value>,
     /// Name for messages: `config.json`, or the path of the object in it.

@@ -1,7 +1,6 @@
-//! Storage formats of a matrix in a checkpoint: plain numbers, or packed codes with scales.
-//!
-//! Each format is one file. It finds the stored tensors of a matrix, checks their types and shapes against `config.json`,
-//! lists the bytes that some rows need, and converts these to floats. The table builder only receives rows of floats.
+//! Storage formats of a matrix in a checkpoint: plain numbers, or packed codes with scales. Each is one file, which finds
+//! the stored tensors of a matrix, checks their types and shapes against `config.json`, lists the bytes that some rows
+//! need, and converts these to floats.
 
 mod architecture;
 mod awq;

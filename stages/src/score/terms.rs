@@ -39,9 +39,8 @@ impl fmt::Display for Term {
 }
 
 impl Term {
-    /// Returns the scale of the term in a group, given the summary and the histogram of its statistic. A statistic
-    /// without values has no summary: an optional term is then omitted, any other has no scale. `standardise`: default
-    /// for a term without one.
+    /// Returns the scale of the term in a group. A statistic without values has no summary: an optional term is then omitted,
+    /// any other has no scale. `standardise`: default for a term without one.
     pub fn scale(
         &self,
         standardise: Standardise,
@@ -207,11 +206,8 @@ impl Scorer {
         (scored.len() == terms.len().max(scales.len())).then_some(Self { terms: scored, combine })
     }
 
-    /// Returns the score of a sample, `NaN` if the statistic of a required term is not finite. `values`: one for each
-    /// term.
-    ///
-    /// A sum starts with the first term and adds the others in order; an offset of 0 adds nothing. So `z(x) - alpha ·
-    /// z(y)` has the same bits as the written formula.
+    /// Returns the score of a sample, `NaN` if the statistic of a required term is not finite. A sum adds the terms in order, an
+    /// offset of 0 adds nothing: `z(x) - alpha · z(y)` has the same bits as the written formula.
     pub fn score(&self, values: &[f64]) -> f64 {
         let mut terms = self.terms.iter().zip(values);
         if !terms.all(|(term, value)| term.optional || value.is_finite()) {

@@ -13,9 +13,8 @@ use super::patterns::NormalizerSteps;
 /// Added token: the text to find, its id and its properties.
 pub(super) type Added = (String, u32, AddedToken);
 
-/// Returns the added tokens in the order of their ids, with normalized texts where the crate searches normalized text.
-/// Fails if two texts are equal after normalization, so that the crate would choose one of the tokens at random, or if one
-/// is empty.
+/// Returns the added tokens by id, with normalized texts where the crate searches normalized text. Fails if two of these are
+/// equal, so that the crate would choose one at random, or if one is empty.
 pub(super) fn added_tokens(
     tokenizer: &Tokenizer,
     normalizer: &NormalizerSteps,

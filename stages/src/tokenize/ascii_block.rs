@@ -1,6 +1,5 @@
-//! Starts of the pieces of 64 ASCII bytes at once, by operations on masks.
-//!
-//! Finds only the starts that do not depend on bytes after the block, or after its first byte that is not ASCII.
+//! Starts of the pieces of 64 ASCII bytes at once, by operations on masks: those that do not depend on bytes after the block,
+//! or after its first byte that is not ASCII.
 
 /// Bytes of a block.
 pub(super) const BLOCK: usize = 64;

@@ -1,8 +1,6 @@
-//! Limit on the time that the patterns of a tokenizer may spend on a text. A pattern can be written so that a short
-//! text takes days; the patterns of published tokenizers need less than a thousandth of the limit.
-//!
-//! Time depends on the machine, so it never decides the outcome of a document: a tokenizer that exceeds the limit
-//! ends the run ([`EncodeProblem::is_tokenizer_fault`](super::EncodeProblem::is_tokenizer_fault)).
+//! Limit on the time that the patterns of a tokenizer may spend on a text: a pattern can be written so that a short text
+//! takes days. Time depends on the machine, so a tokenizer that exceeds it ends the run
+//! ([`EncodeProblem::is_tokenizer_fault`](super::EncodeProblem::is_tokenizer_fault)).
 
 use std::cell::Cell;
 

@@ -1,7 +1,5 @@
-//! Chat templates: the Jinja template of a tokenizer, rendered as transformers does.
-//!
-//! Templates are untrusted programs. They have access to the messages and the special tokens only, and end after a
-//! bounded number of steps.
+//! Chat templates: the Jinja template of a tokenizer, rendered as transformers does. Templates are untrusted programs with
+//! access to the messages and the special tokens only, and end after a bounded number of steps.
 
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;

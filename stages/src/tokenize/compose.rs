@@ -36,9 +36,8 @@ impl<'a> Composed<'a> {
         Self { text: Cow::Borrowed(text), marks: Vec::new() }
     }
 
-    /// Composes `source`. Cost: each character is read once; memory: a copy if anything changes, and twenty-four
-    /// bytes for each changed character.
-    /// Fails if a range that must be composed at once has more than `largest` bytes.
+    /// Composes `source`. Memory: a copy if anything changes, and twenty-four bytes for each changed character. Fails if a range
+    /// that must be composed at once has more than `largest` bytes.
     pub(super) fn new(source: &'a str, largest: usize) -> Result<Self, EncodeRefusal> {
         let (mut text, mut marks) = (String::new(), Vec::new());
         let mut copied = 0;

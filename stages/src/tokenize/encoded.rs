@@ -13,9 +13,8 @@ pub struct EncodedText {
 }
 
 impl EncodedText {
-    /// Returns the bytes of the text that belong to the tokens `token_start..token_end`: from the end of the token
-    /// before (0 for the first token) to the end of the last (`text_len` for the text's last token). Adjacent windows
-    /// therefore tile the text. Indices after the last token mean the end of the text.
+    /// Returns the bytes of the text that belong to the tokens `token_start..token_end`, from the end of the token before on.
+    /// Adjacent windows tile the text. Indices after the last token mean the end of the text, `text_len`.
     pub fn byte_range(
         &self,
         token_start: usize,
@@ -54,8 +53,6 @@ impl EncodedText {
 }
 
 /// Returns the ends of `offsets`, in bytes of `text`, rounded up to the ends of characters and made ascending.
-///
-/// `text`: less than 4 GiB, as [`super::Encoder`] ensures.
 pub(super) fn character_ends(text: &str, offsets: &[(usize, usize)]) -> Vec<u32> {
     let completed = offsets.iter().scan(0, |reached, &(_, end)| {
         *reached = text.ceil_char_boundary(end).max(*reached);

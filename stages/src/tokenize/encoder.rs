@@ -31,10 +31,8 @@ pub use super::problem::{EncodeProblem, TokenizerProblem};
 /// Maximum size of a `tokenizer.json`, in bytes. Those of 256,000 tokens have 35 million.
 pub(crate) const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
 
-/// Loaded `tokenizer.json` that encodes whole documents from any number of threads.
-///
-/// Truncation, padding and the post-processor (the special-token template, and offsets without blanks) are not
-/// applied, and a random `dropout` or sampling is switched off: the ids of a text depend only on the text.
+/// Loaded `tokenizer.json` that encodes whole documents from any number of threads. Truncation, padding, the post-processor
+/// and random `dropout` or sampling are not applied: the ids of a text depend only on the text.
 pub struct Encoder {
     pub(super) library: Library,
     normalizer: NormalizerSteps,

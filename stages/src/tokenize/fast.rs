@@ -1,7 +1,5 @@
-//! Fast path: parts from a hand-written scanner, tokens from a cache or from packed merges.
-//!
-//! It supports exact known shapes of normalizer, pre-tokenizer and model, and gives the ids of the `tokenizers`
-//! crate, which encodes everything else.
+//! Fast path: parts from a hand-written scanner, tokens from a cache or from packed merges. For known shapes of tokenizers
+//! it gives the ids of the `tokenizers` crate, which encodes everything else.
 
 use tokenizers::SplitDelimiterBehavior;
 use tokenizers::normalizers::NormalizerWrapper;

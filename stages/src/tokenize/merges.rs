@@ -1,7 +1,5 @@
-//! Byte-pair merging over packed tables: no strings, and no allocation for a part of up to [`MAX_SHORT`] symbols.
-//!
-//! The neighbours whose merge has the lowest rank are joined first, the leftmost of equals, until no neighbours have
-//! a merge.
+//! Byte-pair merging over packed tables: no strings, and no allocation for a part of up to [`MAX_SHORT`] symbols. The
+//! neighbours whose merge has the lowest rank are joined first, the leftmost of equals.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -1,8 +1,5 @@
-//! Hand-written scanners for the pre-tokenizers of published models: they find the end of a piece from the text after
-//! its start.
-//!
-//! Each equals its regular expressions on every text: the tests compare them with the patterns of the fallback path.
-//! Time: each character is read at most three times.
+//! Hand-written scanners for the pre-tokenizers of published models: they find the end of a piece from the text after its
+//! start. Each equals its regular expressions on every text. Time: each character is read at most three times.
 
 use super::ascii_block::{AsciiBlock, BLOCK, WordRules};
 use super::classes::{

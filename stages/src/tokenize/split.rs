@@ -248,10 +248,8 @@ impl Splitter {
         Ok(())
     }
 
-    /// Encodes the parts from byte `start` on, up to the first that ends at or after `stop`.
-    ///
-    /// `ahead`: whether `start` may be inside a part. Returns an empty run if that part does not end before `stop`,
-    /// since the run in which the part begins encodes the whole part.
+    /// Encodes the parts from byte `start` on, up to the first that ends at or after `stop`. `ahead`: whether `start` may be
+    /// inside a part. If that does not end before `stop`, the run in which it begins encodes it, and this one is empty.
     fn run(
         &self,
         source: EncodeInput<'_>,

@@ -7,10 +7,7 @@ use tokenizers::Tokenizer;
 use super::library::Library;
 use super::long_parts::byte_character;
 
-/// Bytes of each token of a vocabulary: joined, they restore an encoded text. A character that is split over tokens
-/// stays split.
-///
-/// Memory: the vocabulary's bytes, and four bytes per id.
+/// Bytes of each token of a vocabulary: joined, they restore an encoded text, with characters split over tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenBytes {
     bytes: Vec<u8>,

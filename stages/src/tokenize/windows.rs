@@ -76,11 +76,9 @@ fn disjoint(tokens: u64, window: u64, tail: ShortDocuments) -> Vec<(u64, u64)> {
     (0..windows).map(|index| (index * window, ((index + 1) * window).min(covered))).collect()
 }
 
-/// Takes windows from the front and the back in turn while more than three fit, then one, two or three that cover the
-/// rest and may overlap. They are returned in ascending order.
-///
-/// Source: `SlideWindow.sliding_window_sample` of `LongAttn` (Wu et al. 2025, appendix A), except that a document of
-/// exactly one window is that window; the published script drops it.
+/// Takes windows from the front and the back in turn while more than three fit, then one to three that cover the rest and
+/// may overlap, in ascending order. As `SlideWindow.sliding_window_sample` of `LongAttn` (Wu et al. 2025, appendix A),
+/// except that a document of exactly one window is that window; the published script drops it.
 fn both_ends(tokens: u64, window: u64) -> Vec<(u64, u64)> {
     // Each step of the loop takes one window at each end, and continues while `left > 3 * window`.
     let pairs = tokens.saturating_sub(window.saturating_mul(3)).div_ceil(window.saturating_mul(2));

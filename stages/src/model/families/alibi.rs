@@ -7,9 +7,8 @@ use crate::model::fields::Fields;
 use crate::model::spec::{AttentionSpec, Norm};
 use crate::model::tensors::{Projection, TensorRole};
 
-/// Returns the slopes, one per query head, of the `ALiBi` paper's code: powers of `2^(-8/n)`. If the number of heads is
-/// not a power of two, the slopes of the next lower power of two are followed by every other slope of the next higher
-/// one.
+/// Returns the slopes of the `ALiBi` paper's code: powers of `2^(-8/n)`. If the number of heads is not a power of two, those
+/// of the next lower power are followed by every other slope of the next higher one.
 fn slopes(heads: u64) -> Vec<f64> {
     let below = 1 << heads.max(1).ilog2();
     let powers = |count: u64, step: usize| {

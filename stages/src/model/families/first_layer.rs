@@ -65,9 +65,7 @@ pub(super) fn slide_if_given(config: &Fields<'_>, first: &mut FirstLayerConfig) 
     slide_everywhere(first, config, config.optional_size("sliding_window", 1 << 32));
 }
 
-/// Sets the attention span of a model in which each layer either slides over `window` tokens or sees all.
-///
-/// `layer_types` of config.json decides if it is present, otherwise `slides` does, by layer index.
+/// Makes layers slide over `window` tokens, according to `layer_types` of config.json, otherwise to `slides`, by index.
 pub(super) fn slide(
     first: &mut FirstLayerConfig,
     config: &Fields<'_>,

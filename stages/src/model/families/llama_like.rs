@@ -60,10 +60,8 @@ pub(super) enum Bias {
     Flag(&'static str, bool),
 }
 
-/// Describes a first layer with a norm, separate query and key projections and a rotary embedding, as in Llama.
-///
-/// Defaults are those of the transformers library's configuration classes; as there, `null` for `num_key_value_heads`
-/// and `head_dim` means that they are derived.
+/// Describes a first layer as in Llama. Defaults are those of the transformers library's configuration classes; as there,
+/// `null` for `num_key_value_heads` and `head_dim` means that they are derived.
 pub(super) fn llama_like(
     config: &Fields<'_>,
     family: &LlamaLike,

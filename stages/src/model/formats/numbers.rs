@@ -8,9 +8,8 @@ use safetensors::Dtype;
 
 const PIECE: usize = 1 << 14;
 
-/// Converts little-endian numbers to 32-bit floats: exact for f32, f16 and bf16.
-///
-/// The loops are in library code, which is optimised in test builds as well.
+/// Converts little-endian numbers to 32-bit floats: exact for f32, f16 and bf16. The loops are in library code, which is
+/// optimised in test builds as well.
 pub(crate) fn floats(dtype: Dtype, bytes: &[u8]) -> Vec<f32> {
     let size = dtype.bitsize() / 8;
     let mut floats = vec![0.0; bytes.len() / size];

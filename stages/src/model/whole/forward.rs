@@ -35,11 +35,9 @@ impl WholeModel {
         })
     }
 
-    /// Computes losses and hidden states of some windows. No token is prepended; positions start at 0 in each window.
-    ///
-    /// Runs in the current rayon pool. The result has the same bits for any number of threads and any combination of
-    /// windows. Memory: [`Self::memory`].
-    /// Fails for windows that do not fit the model, and for weights and results that are not finite.
+    /// Computes losses and hidden states of some windows. No token is prepended; positions start at 0 in each window. Runs in the
+    /// current rayon pool, with the same bits for any number of threads and any combination of windows. Memory:
+    /// [`Self::memory`]. Fails for windows that do not fit the model, and for weights and results that are not finite.
     pub fn forward(&self, windows: &[&[u32]]) -> Result<Vec<ForwardOutput>, ModelProblem> {
         for ids in windows {
             self.check(ids)?;

@@ -14,10 +14,7 @@ use crate::model::spec::AttentionSpec;
 
 impl WholeModel {
     /// Returns the attention in layer `index` between the blocks of a window that end before the tokens `ends`: the
-    /// mean over heads, or that of one query head.
-    ///
-    /// Lower layers are computed completely, this one's queries and keys only. Runs in the current rayon pool; the
-    /// result has the same bits for any number of threads. Memory: [`Self::layer_blocks_bytes`].
+    /// mean over heads, or that of one query head. Memory: [`Self::layer_blocks_bytes`].
     ///
     /// # Panics
     /// If the model has no such layer or head, or no softmax attention in it, or the blocks exceed the window.

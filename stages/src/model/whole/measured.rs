@@ -34,13 +34,10 @@ impl<'a> Sequence<'a> {
 }
 
 impl WholeModel {
-    /// Computes the statistics in `request` for some windows; `None` if `should_continue` returns `false` meanwhile.
-    ///
-    /// Each layer's weights are read once for all windows. Runs in the current rayon pool. The result has the same bits
-    /// for any number of threads and any combination of windows. A short window is a separate sequence: positions start
-    /// at 0, no token is prepended. Tokens within the first short context have no short loss, since it would equal that
-    /// of the whole window. Memory: [`Self::measuring_memory`].
-    /// Fails like [`Self::forward`].
+    /// Computes the statistics in `request` for some windows; `None` if `should_continue` returns `false` meanwhile. Each
+    /// layer's weights are read once for all windows. Bits and failures: as [`Self::forward`]. A short window is a separate
+    /// sequence; tokens within the first one have no short loss, since it would equal that of the whole window. Memory:
+    /// [`Self::measuring_memory`].
     pub fn measure(
         &self,
         request: &ForwardRequest,

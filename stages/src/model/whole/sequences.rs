@@ -11,11 +11,9 @@ pub struct ShortWindow {
     pub first_scored: usize,
 }
 
-/// Returns the short windows of a window of `tokens` tokens: `context` tokens each, one every `stride`.
-///
-/// The first scores all its tokens, each later one those that no earlier one has scored. Token `t ≥ context` is scored
-/// once, by short window `(t - context) / stride + 1`, after between `context - stride` and `context - 1` tokens. The
-/// last short window ends with the window and may be shorter.
+/// Returns the short windows of a window of `tokens` tokens: `context` tokens each, one every `stride`; the last may be
+/// shorter. Token `t ≥ context` is scored once, by short window `(t - context) / stride + 1`, after between
+/// `context - stride` and `context - 1` tokens.
 pub fn short_windows(
     tokens: usize,
     context: usize,
