@@ -1,7 +1,5 @@
-//! `config.json` derived from the header of a GGUF file.
-//!
-//! Keys are those of llama.cpp's conversion, values become what the transformers library reads from them. Only entries
-//! that the first layer needs are used.
+//! `config.json` derived from the header of a GGUF file: the entries that the first layer needs. Keys are those of
+//! llama.cpp's conversion, values become what the transformers library reads from them.
 
 use std::path::Path;
 

@@ -1,7 +1,5 @@
-//! Reduces a remote checkpoint to the bytes of layer 0, as a small checkpoint.
-//!
-//! The small checkpoint is an ordinary model folder. Its files have the original names, but contain only the tensors of
-//! layer 0; its index is the original one. Opening it gives the same first layer and the same digest.
+//! Reduces a remote checkpoint to the bytes of layer 0, as an ordinary model folder with the original index. Files keep
+//! their names, but contain only the tensors of layer 0. Opening it gives the same first layer and the same digest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -54,8 +52,7 @@ impl SlicedFile {
 
 /// Locates the tensors of layer 0. The folder of `config` holds the checkpoint's index, or the checkpoint is the single
 /// file `model.safetensors`. Reads the headers of the files that hold layer 0, and the tensors that describe how others
-/// are packed.
-/// Reports all problems that opening the whole checkpoint would report.
+/// are packed. Reports all problems that opening the whole checkpoint would report.
 pub fn slice(
     config: ModelConfig,
     weights: &Rc<dyn RemoteWeights>,

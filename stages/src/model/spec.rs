@@ -11,9 +11,7 @@ pub use super::steps::{
 };
 use crate::contract::{is_default, sha256};
 
-/// Properties of a model's first layer that the table builder and the kernels need.
-///
-/// It depends on `config.json` and the setting `rope_theta` only, and enters fingerprints as JSON.
+/// Properties of a model's first layer. Depends on `config.json` and `rope_theta` only, and enters fingerprints as JSON.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct AttentionSpec {
     /// Model type in `config.json`.
@@ -251,9 +249,7 @@ impl AttentionSpec {
         }
     }
 
-    /// Returns the problem if the first layer cannot see keys at `distance` or more.
-    ///
-    /// `distance` is k for windows of the full length. All distant keys would be masked, and every score would be 0.
+    /// Returns the problem if the first layer masks all keys at `distance` or more: every score would be 0.
     pub fn distance_problem(&self, distance: u64) -> Option<ModelProblem> {
         let visible = self.visible_distances().filter(|visible| distance >= *visible)?;
         let reach = if self.window == Some(visible) { "to the last" } else { "within chunks of" };
@@ -272,11 +268,9 @@ impl AttentionSpec {
         )))
     }
 
-    /// Returns the number of positions the model was trained for, according to `config.json`.
-    ///
-    /// This is `max_position_embeddings`, except for `YaRN`: configurations differ in whether that is the length before
-    /// or after scaling, so the larger of this value and `factor · original_max_position_embeddings` is used. Linear and
-    /// dynamic scaling use the stated value, since the library's documentation advises against raising it for them.
+    /// Returns the number of positions the model was trained for: `max_position_embeddings`, or for `YaRN` the larger of
+    /// that and `factor · original_max_position_embeddings`, since configurations differ in whether the former is the
+    /// length before or after scaling. With linear and dynamic scaling, the library's documentation advises against raising it.
     pub fn trained_positions(&self) -> Option<u64> {
         let written = self.max_positions?;
         match self.rope.as_ref().map(|rope| &rope.scaling) {

@@ -1,8 +1,5 @@
-//! Refuses checkpoints whose unread tensors do not belong to the model that is scored.
-//!
-//! A family reads the tensors that its arithmetic uses. A checkpoint with other tensors may describe a different
-//! computation, so every unread tensor must be known to be used later or to hold no model parameters; otherwise it is
-//! refused by name.
+//! Refuses checkpoints with unread tensors, which may describe another computation, unless these are known to be used
+//! later or to hold no model parameters.
 
 use std::collections::BTreeSet;
 

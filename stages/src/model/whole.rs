@@ -1,8 +1,6 @@
-//! Whole models: locates and checks every tensor of every layer, and computes losses and hidden states of windows.
-//!
-//! Windows are computed layer by layer, not token by token. Memory holds a window's hidden states and one layer's
-//! weights, keys and values, regardless of the number of layers. Each layer's weights are read once for several
-//! windows.
+//! Whole models: locates and checks every tensor of every layer, and computes losses and hidden states of windows, layer
+//! by layer. Memory holds a window's hidden states and one layer's weights, keys and values. Each layer's weights are
+//! read once for several windows.
 
 mod backend;
 #[cfg(feature = "candle")]

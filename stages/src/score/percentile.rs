@@ -1,7 +1,5 @@
-//! Percentiles within a group, by 4,096 bins between its minimum and its maximum.
-//!
-//! Counts are integers, so a percentile is the same for any order and partition of the samples, and memory does not
-//! depend on their number.
+//! Percentiles within a group, by 4,096 bins between its minimum and its maximum. Counts are integers, so a percentile is
+//! the same for any order and partition of the samples.
 
 use std::fmt;
 use std::fmt::Write;

@@ -1,7 +1,5 @@
-//! Summary statistics of a group, the basis of comparable scores.
-//!
-//! A sum or a square may overflow or underflow although the result does not. Such sums are taken over values scaled
-//! by a power of two, which changes no digit.
+//! Summary statistics of a group. Sums that would overflow or underflow although the result does not are taken over values
+//! scaled by a power of two, which changes no digit.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

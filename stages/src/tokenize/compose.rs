@@ -1,8 +1,5 @@
-//! Unicode's composed form (NFC), one short range at a time.
-//!
-//! The crate composes a text as a whole, with sixteen bytes of alignment for each byte. Almost all text is composed
-//! already. The rest is composed here with the crate's function, between two characters that composition never
-//! reaches across, so the result is the same.
+//! Unicode's composed form (NFC), one short range at a time, between characters that composition never reaches across.
+//! Almost all text is composed already; the crate composes a text as a whole, with sixteen bytes of alignment per byte.
 
 use std::borrow::Cow;
 

@@ -1,8 +1,6 @@
-//! Conversion of the tokenizer inside a GGUF file to the `tokenizer.json` of the original model.
-//!
-//! Types (`tokenizer.ggml.model`): `gpt2`, merges of bytes after steps that the file only names ([`Steps`]); `llama`,
-//! `SentencePiece` with scores, which the transformers library converts to merges
-//! (`transformers/convert_slow_tokenizer.py`, `generate_merges`).
+//! Conversion of the tokenizer inside a GGUF file to the `tokenizer.json` of the original model. `gpt2`: merges of bytes
+//! after steps that the file only names ([`Steps`]). `llama`: `SentencePiece` with scores, converted to merges as in
+//! transformers' `generate_merges` (`convert_slow_tokenizer.py`).
 
 use std::path::Path;
 

@@ -1,8 +1,6 @@
-//! Patterns of pre-tokenizers as finite automata: linear time, and no stack that a long text could overflow.
-//!
-//! Only patterns that an automaton matches exactly as the backtracking engine does are supported: regular ones, and
-//! those that end in `|\s+(?!\S)|\s+`, the only look-ahead that published tokenizers use. The backtracking engine
-//! runs the others.
+//! Patterns of pre-tokenizers as finite automata: linear time, and no stack that a long text could overflow. Supported are
+//! regular ones and those that end in `|\s+(?!\S)|\s+`, the only look-ahead that published tokenizers use; the
+//! backtracking engine runs the others.
 
 use std::ops::Range;
 

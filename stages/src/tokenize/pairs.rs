@@ -1,8 +1,6 @@
-//! Boundaries that byte-pair merges cannot cross, in a tokenizer that merges whole texts (`SentencePiece` models).
-//!
-//! Each merge joins two neighbouring tokens to one of the vocabulary. If no merge produces a token that contains the
-//! two characters around a boundary side by side, no merge ever joins tokens across it, regardless of the text
-//! further away: the merges on each side are independent of the other side.
+//! Boundaries that byte-pair merges cannot cross, in a tokenizer that merges whole texts (`SentencePiece` models): no merge
+//! produces a token that contains the two characters around the boundary side by side, so the merges on each side are
+//! independent of the other side.
 
 use hashbrown::HashSet;
 

@@ -1,9 +1,6 @@
-//! Regular expressions of a tokenizer, run so that a failing engine is an error.
-//!
-//! The `tokenizers` crate ends its search at the first error of the `fancy-regex` engine (for example "max stack size
-//! exceeded" on a million blanks) and treats the rest as one piece: valid ids, but silently different from those in
-//! training. This module runs the same steps in the same order, but matches the patterns itself. All other steps stay
-//! with the crate.
+//! Regular expressions of a tokenizer, run so that a failing engine is an error. The `tokenizers` crate ends its search at
+//! the first error of `fancy-regex` ("max stack size exceeded" on a million blanks) and treats the rest as one piece:
+//! silently other ids than in training. This module runs the crate's steps in the same order, but matches patterns itself.
 
 use std::sync::OnceLock;
 

@@ -1,7 +1,5 @@
-//! GGUF's blocks: 32 or 256 numbers stored with their codes, scales and offsets.
-//!
-//! Each block is converted to float32 in the order of operations of gguf's `dequantize_blocks`, so that every rounding
-//! agrees.
+//! GGUF's blocks: 32 or 256 numbers stored with their codes, scales and offsets, converted to float32 in the order of
+//! operations of gguf's `dequantize_blocks`, so that every rounding agrees.
 
 use std::ops::Range;
 
