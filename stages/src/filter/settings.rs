@@ -86,8 +86,11 @@ impl Filter {
         } else if let Some(fraction) = self.keep_fraction {
             kept.truncate(usize::try_from(fraction.floor_of(scored)).unwrap_or(usize::MAX));
         } else if let Some(budget) = &self.keep_tokens {
-            let mut left = Some(budget.for_group(group));
-            kept.retain(|&sample| charge(&mut left, tokens[sample]));
+            let (budget, mut spent) = (budget.for_group(group), 0u64);
+            kept.retain(|&sample| {
+                spent = spent.saturating_add(tokens[sample]);
+                spent <= budget
+            });
         } else if let Some(budgets) = &self.budgets {
             let mut left: Vec<_> = budgets.iter().map(|budget| Some(budget.keep_tokens)).collect();
             kept.retain(|&sample| {
