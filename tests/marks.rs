@@ -129,3 +129,33 @@ fn a_marked_output_has_every_sample_with_its_decision() {
         assert!(answer.contains("10 unchanged"), "{answer}");
     }
 }
+
+#[test]
+fn rows_without_a_sample_share_no_id_with_others() {
+    for samples in ["windows", "documents"] {
+        let workspace = workspace();
+        let lengths = [20, 20, 150, 20, 20, 150, 150];
+        let lists: Vec<Vec<u32>> = lengths
+            .iter()
+            .enumerate()
+            .map(|(document, length)| tokens(document, *length))
+            .collect();
+        let ids = ["a", "a", "a", "b", "b", "c", "d"].map(str::to_owned);
+        let columns = [("id", strings(ids)), ("tokens", token_lists(&lists))];
+        write_parquet(&workspace.path("input/c.parquet"), &table(&columns), 3);
+        let pipeline = pipeline(samples, true).output("card: true");
+        workspace.write("pipeline.yaml", pipeline.to_string());
+        let summary = workspace.longsift(&["run", "pipeline.yaml", "-q"]).success().summary();
+        let output = read_parquet(&workspace.path("out/data"));
+        let mut ids = texts(&output, "longsift_sample_id");
+        ids.sort_unstable();
+        let rows = ids.len();
+        ids.dedup();
+        assert_eq!(ids.len(), rows, "{samples}: {ids:?}");
+        assert!(ids.contains(&"a@c.parquet:0".to_owned()), "{samples}: {ids:?}");
+        assert!(summary["kept"].as_u64().unwrap() < rows as u64);
+        let card = std::fs::read_to_string(workspace.path("out/README.md")).unwrap();
+        assert!(card.contains(&format!("The data has {rows} rows")), "{card}");
+        workspace.longsift(&["verify", "out.run"]).success();
+    }
+}

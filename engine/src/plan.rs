@@ -45,8 +45,9 @@ use crate::dataset::read::{ReadError, RowGroupError};
 use crate::dataset::units::WorkUnit;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::KnownFile;
+use crate::run_directory::summary::Summary;
 use crate::spec::Spec;
-use crate::spec::pipeline::OnBadFile;
+use crate::spec::pipeline::{OnBadFile, Samples};
 use attention::Attention;
 use cascade::Cascade;
 use estimate::Estimate;
@@ -141,6 +142,12 @@ impl Plan {
     /// Returns the rows that the run (or the shard) processes.
     pub fn rows(&self) -> u64 {
         self.units.iter().map(|unit| unit.rows).sum()
+    }
+
+    /// Returns the rows of the output according to the summary.
+    pub fn rows_written(&self, summary: &Summary) -> u64 {
+        let documents = self.spec.pipeline.output.samples == Samples::Documents;
+        summary.rows_written(documents, self.spec.filter().mark_only)
     }
 
     /// Returns the bytes of documents per batch: three batches are in memory at once, one of them being tokenized.

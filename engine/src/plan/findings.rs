@@ -56,10 +56,15 @@ impl<'s> Findings<'s> {
         setting: &str,
         opened: std::result::Result<T, Vec<P>>,
     ) -> Option<T> {
-        let add = |problems: Vec<P>| {
-            problems.into_iter().for_each(|problem| self.problem(setting, problem));
-        };
-        opened.map_err(add).ok()
+        match opened {
+            Ok(value) => Some(value),
+            Err(problems) => {
+                for problem in problems {
+                    self.problem(setting, problem);
+                }
+                None
+            }
+        }
     }
 
     /// Fails with all errors, if there are any.

@@ -85,6 +85,13 @@ fn content(plan: &Plan, summary: &Summary) -> String {
         (line(&pipeline.name), count(summary.kept), env!("CARGO_PKG_VERSION"));
     let longsift = "[longsift](https://github.com/longsift/longsift)";
     let _ = writeln!(card, "# {name}\n\n{kept} {sample}, selected by {longsift} {version}.\n");
+    if plan.spec.filter().mark_only {
+        let rows = count(plan.rows_written(summary));
+        let _ = writeln!(
+            card,
+            "The data has {rows} rows: `longsift_kept` is true for the selected ones only.\n"
+        );
+    }
     card.push_str("| | rows | windows |\n|---|---|---|\n");
     let mut row = |what: &str, rows: Option<u64>, windows: Option<u64>| {
         let cell = |number: Option<u64>| number.map_or(String::new(), count);

@@ -223,7 +223,7 @@ fn output(plan: &Plan, summary: Option<&Summary>) -> Value {
     if let Some(summary) = summary {
         dataset["outputFacets"] = json!({ "outputStatistics": facet(
             "1-0-2/OutputStatisticsOutputDatasetFacet.json#/$defs/OutputStatisticsOutputDatasetFacet",
-            json!({ "rowCount": summary.rows_written() }),
+            json!({ "rowCount": plan.rows_written(summary) }),
         ) });
     }
     dataset

@@ -85,7 +85,7 @@ fn text(pipeline: &str, summary: &Summary, now: u64, before: &str) -> String {
         &[("kept", summary.windows_kept)],
         &summary.windows_dropped,
     );
-    page.metric("longsift_samples", "Rows of the output.", summary.rows_written());
+    page.metric("longsift_samples", "Kept samples in the output.", summary.samples_written());
     page.metric(
         "longsift_windows_scored",
         "Windows measured by the last run.",

@@ -247,9 +247,7 @@ impl Verification {
         let not_selected =
             reasons.iter().filter(|(reason, _)| dropped::is_selection_reason(reason));
         let not_selected: u64 = not_selected.map(|(_, samples)| samples).sum();
-        let without_sample: u64 = counts.rows_dropped.values().sum();
-        let marked = if manifest.mark_only { not_selected + without_sample } else { 0 };
-        let in_output = summary.kept + marked;
+        let in_output = summary.rows_written(documents, manifest.mark_only);
         let rows = |parts: &[Part]| parts.iter().map(|part| part.rows).sum::<u64>();
         let bad_files = manifest.bad_files.len() as u64;
         for (name, counted, written) in [

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::calibration::{GroupDrift, moved_most};
+use super::dropped::is_selection_reason;
 use crate::base::counts::{Counts, is_zero};
 use crate::base::text::{count, quoted_value};
 
@@ -58,7 +59,7 @@ pub struct Summary {
     pub windows_kept_not_measured: u64,
     /// Windows that are not in the output, by reason.
     pub windows_dropped: BTreeMap<String, u64>,
-    /// Rows of the output.
+    /// Kept samples: the rows of the output, unless `filter.mark_only` adds the others.
     pub kept: u64,
     /// Tokens of all documents.
     pub tokens_total: u64,
@@ -129,9 +130,24 @@ impl Summary {
         ["plan", "table", "score", "select", "write"].into_iter().filter_map(known).collect()
     }
 
-    /// Rows in the output: 0 if the run failed, even if it would have kept some.
-    pub fn rows_written(&self) -> u64 {
+    /// Kept samples in the output: 0 if the run failed, even if it would have kept some.
+    pub fn samples_written(&self) -> u64 {
         if self.error.is_none() { self.kept } else { 0 }
+    }
+
+    /// Rows of the output. With `mark_only` they include rejected samples and rows without a sample. `documents`: whether
+    /// samples are documents.
+    pub fn rows_written(&self, documents: bool, mark_only: bool) -> u64 {
+        if !mark_only || self.error.is_some() {
+            return self.samples_written();
+        }
+        let total = |counts: &BTreeMap<String, u64>, of_samples: bool| -> u64 {
+            let chosen =
+                counts.iter().filter(|(reason, _)| is_selection_reason(reason) == of_samples);
+            chosen.map(|(_, number)| number).sum()
+        };
+        let rejected = if documents { &self.rows_dropped } else { &self.windows_dropped };
+        self.kept + total(rejected, true) + total(&self.rows_dropped, false)
     }
 
     /// Checks both accounting equations. A violation is a bug.

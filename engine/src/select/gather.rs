@@ -16,6 +16,7 @@ use crate::dataset::documents::is_id_of_row;
 use crate::dataset::labels;
 use crate::plan::Plan;
 use crate::run_directory::anonymous_file::AnonymousFile;
+use crate::run_directory::dropped;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::scores::{self, ScoredWindow};
 use crate::run_directory::units::UnitRecord;
@@ -288,6 +289,13 @@ impl UnitSamples {
             Ok(())
         })?;
         samples.add(criteria, &document, &unit.file_path, label(&document));
+        // The output then also has rows without a sample, and ids that are unique.
+        if plan.spec.filter().mark_only
+            && let Some(part) = &record.dropped
+        {
+            let dropped = dropped::read(&directory.root.join(&part.path))?;
+            samples.ids.extend(dropped.iter().map(|row| hash(&row.id)));
+        }
         Ok(samples)
     }
 

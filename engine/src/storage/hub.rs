@@ -73,6 +73,7 @@ impl Hub {
         Ok(commit)
     }
 
+    #[cfg(feature = "cloud")]
     pub(crate) fn is_offline(&self) -> bool {
         self.options.offline || self.home.offline
     }
