@@ -107,9 +107,7 @@ impl ModelConfig {
             (Some(FirstLayerConfig { spec, tensors, .. }), problems) if problems.is_empty() => {
                 Ok(Self { files, bytes, map, spec, tensors, rope_theta })
             }
-            (_, problems) => {
-                Err(with_remedies(problems, "correct config.json, or download it again"))
-            }
+            (_, problems) => Err(files.refused(problems)),
         }
     }
 
@@ -122,9 +120,7 @@ impl ModelConfig {
         let decoder = first.as_ref().and_then(|first| families::decoder(&fields, first));
         match (first.zip(decoder), problems.into_inner()) {
             (Some(whole), problems) if problems.is_empty() => Ok(whole),
-            (_, problems) => {
-                Err(with_remedies(problems, "correct config.json, or download it again"))
-            }
+            (_, problems) => Err(self.files.refused(problems)),
         }
     }
 
@@ -240,6 +236,8 @@ impl ModelConfig {
 struct WeightFiles {
     folder: PathBuf,
     gguf: Option<(Vec<String>, &'static Architecture)>,
+    /// Whether the settings are those of a GGUF file's header, in the absence of config.json.
+    from_header: bool,
     /// Numbers stated by the GGUF file's header.
     stated: Vec<StatedNumber>,
 }
@@ -249,17 +247,36 @@ fn open_files(path: &Path) -> Result<(WeightFiles, Vec<u8>), ModelProblem> {
     let path = folder.join("config.json");
     let Some(first) = gguf.first() else {
         let bytes = read_small_file(&path, MAX_CONFIG_BYTES)?;
-        return Ok((WeightFiles { folder, gguf: None, stated: Vec::new() }, bytes));
+        return Ok((
+            WeightFiles { folder, gguf: None, from_header: false, stated: Vec::new() },
+            bytes,
+        ));
     };
     let shard = WeightShard::open(&folder, first)?;
     let architecture = gguf_config::architecture(&shard)?;
-    let bytes = if path.exists() {
-        read_small_file(&path, MAX_CONFIG_BYTES)?
-    } else {
+    let from_header = !path.exists();
+    let bytes = if from_header {
         Value::Object(gguf_config::config(&shard, architecture)?).to_string().into_bytes()
+    } else {
+        read_small_file(&path, MAX_CONFIG_BYTES)?
     };
     let stated = gguf_config::stated(&shard, architecture);
-    Ok((WeightFiles { folder, gguf: Some((gguf, architecture)), stated }, bytes))
+    Ok((WeightFiles { folder, gguf: Some((gguf, architecture)), from_header, stated }, bytes))
+}
+
+impl WeightFiles {
+    /// Names the source of refused settings and adds remedies.
+    fn refused(&self, mut problems: Vec<ModelProblem>) -> Vec<ModelProblem> {
+        let header = self.gguf.as_ref().filter(|_| self.from_header);
+        let Some((files, _)) = header else {
+            return with_remedies(problems, "correct config.json, or download it again");
+        };
+        let header = format!("the header of `{}`", files[0]);
+        for problem in &mut problems {
+            problem.message = problem.message.replace("config.json", &header);
+        }
+        with_remedies(problems, "download the file again, or convert the checkpoint again")
+    }
 }
 
 fn object(folder: &Path, bytes: &[u8]) -> Result<Map<String, Value>, ModelProblem> {

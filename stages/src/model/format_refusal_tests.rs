@@ -517,6 +517,25 @@ fn rope_scaling_of_gguf_entries_follows_llama_cpp_or_is_refused() {
 }
 
 #[test]
+fn settings_of_a_gguf_header_are_refused_by_the_name_of_the_file() {
+    let folder = gguf("gguf_q8_0_q4_0_q4_1");
+    let _ = fs::remove_file(folder.path().join("config.json"));
+    let path = folder.path().join("model.gguf");
+    let mut file = fs::read(&path).unwrap();
+    let key = b"llama.rope.freq_base";
+    let value = file.windows(key.len()).position(|bytes| bytes == key).unwrap() + key.len() + 4;
+    file[value..value + 4].fill(0);
+    fs::write(&path, file).unwrap();
+    let refused = shown(folder.path(), &ModelFolder::open(folder.path(), None).unwrap_err());
+    let header = "`rope_theta` in the header of `model.gguf`: expected a number";
+    assert!(
+        refused.contains(header) && refused.contains("convert the checkpoint again"),
+        "{refused}"
+    );
+    assert!(!refused.contains("config.json"), "{refused}");
+}
+
+#[test]
 fn unexpected_tensors_are_refused_by_name() {
     let base = Changed::case("fp8_one_scale");
     let embedding = base.tensors.keys().find(|name| name.contains("embed")).unwrap().clone();
