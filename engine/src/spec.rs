@@ -33,7 +33,7 @@ use longsift_stages::{
 };
 use serde_json::Value;
 
-use crate::base::diagnostic::{Blame, Diagnostic, Place, TextPlace};
+use crate::base::diagnostic::{Blame, Diagnostic, DiagnosticLocation, TextLocation};
 use crate::base::secrets;
 use crate::base::text::quoted;
 use node::Node;
@@ -204,7 +204,7 @@ impl Spec {
 
     /// Location of a setting: `stages.tokenize.window_tokens`, `input.text_column`, `output`. A setting of the command line is
     /// located there, one that is not set at the nearest enclosing item.
-    pub fn locate(&self, path: &str) -> Place {
+    pub fn locate(&self, path: &str) -> DiagnosticLocation {
         let mut node = &self.root;
         let mut span = check::head(node);
         let mut in_stages = false;
@@ -232,7 +232,7 @@ impl Spec {
             }
             in_stages = step == "stages" && !in_stages;
         }
-        self.sources.place(span)
+        self.sources.location(span)
     }
 
     /// Settings with all defaults filled in, for the lock and for fingerprints, with keys in the order of the manual.
@@ -352,9 +352,10 @@ fn not_utf8(name: &str, bytes: &[u8], valid: usize) -> Diagnostic {
         bytes[valid..].iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |at| valid + at);
     let text = String::from_utf8_lossy(&bytes[line_start..line_end]).into_owned();
     let column = String::from_utf8_lossy(&bytes[line_start..valid]).chars().count() + 1;
-    let place = TextPlace { name: name.to_string(), line: Some(line), column, length: 1, text };
+    let location =
+        TextLocation { name: name.to_string(), line: Some(line), column, length: 1, text };
     Diagnostic::error(Blame::Pipeline, format!("byte 0x{:02x} is not UTF-8", bytes[valid]))
-        .at(Place::Text(place))
+        .at(DiagnosticLocation::Text(location))
         .hint("save the pipeline file as UTF-8")
 }
 

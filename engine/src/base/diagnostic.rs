@@ -38,16 +38,16 @@ impl Blame {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Place {
+pub enum DiagnosticLocation {
     /// Range in a text: the pipeline file or the command line.
-    Text(TextPlace),
+    Text(TextLocation),
     /// Position in data, in words: `part-00017.parquet, row group 3, row 1204`.
     Data(String),
 }
 
 /// Range within one line of a text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct TextPlace {
+pub struct TextLocation {
     /// Name of the text: a path as given, or `command line`.
     pub name: String,
     /// Line, from 1; `None` for a text with a single line.
@@ -66,7 +66,7 @@ pub struct Diagnostic {
     pub blame: Blame,
     /// Message: lower case, no full stop, the user's text in backticks.
     pub message: String,
-    pub place: Option<Place>,
+    pub location: Option<DiagnosticLocation>,
     /// Text next to the caret: usually the expected value.
     pub label: Option<String>,
     /// Further facts, one per line.
@@ -80,7 +80,7 @@ impl Diagnostic {
             severity: Severity::Error,
             blame,
             message: cut(&message.into()),
-            place: None,
+            location: None,
             label: None,
             notes: Vec::new(),
             hint: None,
@@ -92,15 +92,15 @@ impl Diagnostic {
     }
 
     #[must_use]
-    pub fn at(mut self, place: Place) -> Self {
-        self.place = Some(place);
+    pub fn at(mut self, location: DiagnosticLocation) -> Self {
+        self.location = Some(location);
         self
     }
 
     /// Sets the location unless one is already set.
     #[must_use]
-    pub fn or_at(mut self, place: Place) -> Self {
-        self.place.get_or_insert(place);
+    pub fn or_at(mut self, location: DiagnosticLocation) -> Self {
+        self.location.get_or_insert(location);
         self
     }
 
@@ -136,7 +136,7 @@ impl Diagnostic {
 const MAX_MESSAGE_BYTES: usize = 8_000;
 
 /// Removes secret parts of addresses and truncates to [`MAX_MESSAGE_BYTES`].
-fn cut(text: &str) -> String {
+pub(crate) fn cut(text: &str) -> String {
     let mut text = secrets::shown(text).into_owned();
     if text.len() > MAX_MESSAGE_BYTES {
         text.truncate(text.floor_char_boundary(MAX_MESSAGE_BYTES));

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use signal_hook::consts::SIGABRT;
 
-use super::diagnostic::{Blame, Diagnostic, Place};
+use super::diagnostic::{Blame, Diagnostic, DiagnosticLocation};
 
 /// Done, or nothing to do.
 pub const DONE: u8 = 0;
@@ -72,8 +72,8 @@ impl Failure {
 
     /// Sets the location of problems without one.
     #[must_use]
-    pub fn or_at(self, place: &Place) -> Self {
-        self.map(|problem| problem.or_at(place.clone()))
+    pub fn or_at(self, location: &DiagnosticLocation) -> Self {
+        self.map(|problem| problem.or_at(location.clone()))
     }
 }
 

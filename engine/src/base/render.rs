@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use unicode_width::UnicodeWidthStr;
 
-use super::diagnostic::{Diagnostic, Place, Severity, TextPlace};
+use super::diagnostic::{Diagnostic, DiagnosticLocation, Severity, TextLocation};
 use super::text::{line_safe, printable};
 
 /// Maximum width of the displayed part of a source line, in terminal columns.
@@ -29,15 +29,18 @@ fn render_one(diagnostic: &Diagnostic, paint: Paint) -> String {
     let message = paint.styled(STRONG, &line_safe(&diagnostic.message));
     let mut out = format!("{}: {message}\n", paint.styled(style, word));
     let label = diagnostic.label.as_deref();
-    match &diagnostic.place {
-        Some(Place::Text(place)) => out.push_str(&source(place, label, style, paint)),
-        Some(Place::Data(place)) => {
-            let _ = writeln!(out, " {} {}", paint.styled(BLUE, "-->"), line_safe(place));
+    match &diagnostic.location {
+        Some(DiagnosticLocation::Text(location)) => {
+            out.push_str(&source(location, label, style, paint));
+        }
+        Some(DiagnosticLocation::Data(location)) => {
+            let _ = writeln!(out, " {} {}", paint.styled(BLUE, "-->"), line_safe(location));
             out.extend(label.map(|label| format!("     {}\n", line_safe(label))));
         }
         None => out.extend(label.map(|label| format!("  {}\n", line_safe(label)))),
     }
-    if diagnostic.place.is_some() && (diagnostic.hint.is_some() || !diagnostic.notes.is_empty()) {
+    if diagnostic.location.is_some() && (diagnostic.hint.is_some() || !diagnostic.notes.is_empty())
+    {
         out.push('\n');
     }
     for note in &diagnostic.notes {
@@ -50,12 +53,13 @@ fn render_one(diagnostic: &Diagnostic, paint: Paint) -> String {
 }
 
 /// Formats the frame with the source line and the caret.
-fn source(place: &TextPlace, label: Option<&str>, style: &str, paint: Paint) -> String {
-    let number = place.line.map_or(String::new(), |line| line.to_string());
+fn source(location: &TextLocation, label: Option<&str>, style: &str, paint: Paint) -> String {
+    let number = location.line.map_or(String::new(), |line| line.to_string());
     let margin = " ".repeat(number.len().max(1));
-    let position = place.line.map_or(String::new(), |line| format!(":{line}:{}", place.column));
+    let position =
+        location.line.map_or(String::new(), |line| format!(":{line}:{}", location.column));
     let bar = paint.styled(BLUE, "|");
-    let shown = shown_line(place);
+    let shown = shown_line(location);
     let carets = paint.styled(style, &"^".repeat(shown.carets));
     let label =
         label.map_or(String::new(), |label| format!(" {}", paint.styled(style, &line_safe(label))));
@@ -64,7 +68,7 @@ fn source(place: &TextPlace, label: Option<&str>, style: &str, paint: Paint) -> 
     format!(
         "{margin}{arrow} {name}{position}\n{margin} {bar}\n{number} {bar}{text}\n{margin} {bar} {gap}{carets}{label}\n",
         arrow = paint.styled(BLUE, "-->"),
-        name = line_safe(&place.name),
+        name = line_safe(&location.name),
         gap = " ".repeat(shown.gap),
     )
 }
@@ -76,14 +80,14 @@ struct ShownLine {
     carets: usize,
 }
 
-fn shown_line(place: &TextPlace) -> ShownLine {
+fn shown_line(location: &TextLocation) -> ShownLine {
     // Examines only the part of a very long line around the caret.
-    let skipped = place.column.saturating_sub(1 + MAX_CHARACTERS);
-    let characters = place.text.chars().skip(skipped).take(2 * MAX_CHARACTERS);
+    let skipped = location.column.saturating_sub(1 + MAX_CHARACTERS);
+    let characters = location.text.chars().skip(skipped).take(2 * MAX_CHARACTERS);
     let cells: Vec<String> = characters.map(cell).collect();
     let widths: Vec<usize> = cells.iter().map(|cell| cell.width()).collect();
-    let first = (place.column.saturating_sub(1) - skipped).min(cells.len());
-    let last = first.saturating_add(place.length).min(cells.len());
+    let first = (location.column.saturating_sub(1) - skipped).min(cells.len());
+    let last = first.saturating_add(location.length).min(cells.len());
     let mut start = 0;
     if skipped > 0 || widths.iter().sum::<usize>() > MAX_LINE_WIDTH {
         let mut before = widths[..first].iter().sum::<usize>();
@@ -140,9 +144,14 @@ mod tests {
     use crate::base::diagnostic::Blame;
 
     fn diagnostic_at(text: &str, column: usize, length: usize) -> Diagnostic {
-        let place =
-            TextPlace { name: "p.yaml".into(), line: Some(21), column, length, text: text.into() };
-        Diagnostic::error(Blame::Pipeline, "no").at(Place::Text(place))
+        let location = TextLocation {
+            name: "p.yaml".into(),
+            line: Some(21),
+            column,
+            length,
+            text: text.into(),
+        };
+        Diagnostic::error(Blame::Pipeline, "no").at(DiagnosticLocation::Text(location))
     }
 
     #[test]
@@ -164,7 +173,7 @@ mod tests {
     #[test]
     fn several_diagnostics_are_separated_by_an_empty_line() {
         let data = Diagnostic::error(Blame::Data, "column `text` is null")
-            .at(Place::Data("part-00017.parquet, row group 3, row 1204".into()));
+            .at(DiagnosticLocation::Data("part-00017.parquet, row group 3, row 1204".into()));
         let plain =
             Diagnostic::warning(Blame::Machine, "slow disk").note("2 MB/s").hint("buy another");
         insta::assert_snapshot!(render(&[data, plain], false), @r"

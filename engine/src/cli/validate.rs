@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::answer::{print, print_line, report};
-use crate::base::diagnostic::{Diagnostic, Place};
+use crate::base::diagnostic::{Diagnostic, DiagnosticLocation};
 use crate::base::error::{DONE, Failure, Result};
 use crate::base::text::{json_safe, line_safe, quoted};
 use crate::cli::{Cli, PipelineArguments, ValidateFormat};
@@ -52,15 +52,18 @@ pub(super) fn validate(
 /// `%`, line breaks and, in properties, `:` and `,` are percent-encoded, as GitHub's documentation requires.
 fn annotation(problem: &Diagnostic) -> String {
     let kind = if problem.is_error() { "error" } else { "warning" };
-    let place = match &problem.place {
-        Some(Place::Text(place)) => {
+    let location = match &problem.location {
+        Some(DiagnosticLocation::Text(location)) => {
             // Mistakes on the command line have no line in a file.
-            place.line.map_or_else(String::new, |line| {
-                let (column, end) = (place.column, place.column + place.length.max(1) - 1);
-                format!(" file={},line={line},col={column},endColumn={end}", property(&place.name))
+            location.line.map_or_else(String::new, |line| {
+                let (column, end) = (location.column, location.column + location.length.max(1) - 1);
+                format!(
+                    " file={},line={line},col={column},endColumn={end}",
+                    property(&location.name)
+                )
             })
         }
-        Some(Place::Data(_)) | None => String::new(),
+        Some(DiagnosticLocation::Data(_)) | None => String::new(),
     };
     let mut text = line_safe(&problem.message);
     let more = problem.label.iter().chain(&problem.notes).map(|text| line_safe(text));
@@ -69,7 +72,7 @@ fn annotation(problem: &Diagnostic) -> String {
         text.push('\n');
         text.push_str(&line);
     }
-    format!("::{kind}{place}::{}\n", data(&text))
+    format!("::{kind}{location}::{}\n", data(&text))
 }
 
 fn data(text: &str) -> String {
@@ -83,11 +86,11 @@ fn property(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::diagnostic::{Blame, TextPlace};
+    use crate::base::diagnostic::{Blame, TextLocation};
 
     #[test]
     fn annotations_are_one_line_with_their_location() {
-        let place = TextPlace {
+        let location = TextLocation {
             name: "a,b:c.yaml".into(),
             line: Some(7),
             column: 3,
@@ -95,7 +98,7 @@ mod tests {
             text: "  beta".into(),
         };
         let problem = Diagnostic::error(Blame::Pipeline, "100 % wrong")
-            .at(Place::Text(place))
+            .at(DiagnosticLocation::Text(location))
             .label("wrong value")
             .hint("do\nthis");
         assert_eq!(

@@ -14,13 +14,13 @@ pub struct DataProblem {
     /// Cause, with the values involved; lower case, no full stop.
     pub message: String,
     /// File (relative to the input root), row group and row, as far as they are known.
-    pub(super) place: Vec<String>,
+    pub(super) location: Vec<String>,
     pub hint: Option<String>,
 }
 
 impl DataProblem {
     pub fn new(blame: Blame, message: impl Into<String>) -> Self {
-        Self { blame, message: message.into(), place: Vec::new(), hint: None }
+        Self { blame, message: message.into(), location: Vec::new(), hint: None }
     }
 
     pub fn settings(message: impl Into<String>) -> Self {
@@ -47,19 +47,19 @@ impl DataProblem {
 
     #[must_use]
     pub fn in_file(mut self, file: impl Into<String>) -> Self {
-        self.place.insert(0, file.into());
+        self.location.insert(0, file.into());
         self
     }
 
     #[must_use]
     pub fn in_row_group(mut self, row_group: usize) -> Self {
-        self.place.push(format!("row group {row_group}"));
+        self.location.push(format!("row group {row_group}"));
         self
     }
 
     #[must_use]
     pub fn at_row(mut self, row: u64) -> Self {
-        self.place.push(format!("row {row}"));
+        self.location.push(format!("row {row}"));
         self
     }
 
@@ -73,8 +73,8 @@ impl DataProblem {
 impl fmt::Display for DataProblem {
     /// Formats `part-00017.parquet, row group 3, row 1204: …`, without the hint.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.place.is_empty() {
-            write!(formatter, "{}: ", self.place.join(", "))?;
+        if !self.location.is_empty() {
+            write!(formatter, "{}: ", self.location.join(", "))?;
         }
         formatter.write_str(&self.message)
     }

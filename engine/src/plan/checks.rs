@@ -366,6 +366,13 @@ impl WantedKernel {
     }
 }
 
+/// Returns the error for an unknown name of a kernel in a run that uses none.
+pub(super) fn unknown_kernel(options: &PlanOptions) -> Option<Diagnostic> {
+    let name = options.kernel.as_ref().filter(|name| Kernel::from_name(name).is_none())?;
+    let problem = Diagnostic::error(Blame::Pipeline, format!("unknown kernel {}", quoted(name)));
+    Some(problem.hint("leave `--kernel` out: no stage of this pipeline uses a kernel"))
+}
+
 /// Warns about the files that the run skips: individually for the first few.
 pub(super) fn bad_files(dataset: &Dataset, found: &mut Findings<'_>) {
     let bad = &dataset.bad_files;

@@ -3,7 +3,7 @@
 use longsift_stages::contract::RowError;
 use longsift_stages::tokenize::encoder::{EncodedText, Encoder};
 
-use crate::base::diagnostic::{Blame, Diagnostic, Place};
+use crate::base::diagnostic::{Blame, Diagnostic, DiagnosticLocation};
 use crate::plan::Plan;
 
 /// Tokenizes a whole text; `location` is its location in messages. The inner error quarantines the row.
@@ -27,7 +27,7 @@ pub(crate) fn tokenize(
     match encoder.encode(text, Encoder::MAX_PART_BYTES) {
         Err(problem) if problem.is_tokenizer_fault() => {
             let timed_out = Diagnostic::error(Blame::Pipeline, problem.to_string())
-                .at(Place::Data(location))
+                .at(DiagnosticLocation::Data(location))
                 .hint("use another tokenizer, or remove this row from the input");
             Err(Box::new(timed_out))
         }

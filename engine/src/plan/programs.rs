@@ -9,7 +9,7 @@ use longsift_stages::Reads;
 use longsift_stages::measures::External;
 
 use super::findings::Findings;
-use crate::base::diagnostic::Place;
+use crate::base::diagnostic::DiagnosticLocation;
 use crate::base::error::Result;
 use crate::base::text::quoted;
 use crate::dataset::documents::ContentColumn;
@@ -24,7 +24,7 @@ pub struct Program {
     pub folder: PathBuf,
     pub environment: Vec<(String, OsString)>,
     /// Location of its stage in the pipeline file.
-    pub place: Place,
+    pub location: DiagnosticLocation,
     /// Files that its answers depend on: names in the pipeline, and paths.
     pub(crate) files: Vec<(String, PathBuf)>,
 }
@@ -32,10 +32,10 @@ pub struct Program {
 impl Program {
     /// Returns a program that is never started.
     #[cfg(test)]
-    pub(crate) fn for_tests(settings: External, place: Place) -> Self {
+    pub(crate) fn for_tests(settings: External, location: DiagnosticLocation) -> Self {
         let (executable, folder) = (PathBuf::new(), PathBuf::new());
         let (environment, files) = (Vec::new(), Vec::new());
-        Self { settings, reads_text: true, executable, folder, environment, place, files }
+        Self { settings, reads_text: true, executable, folder, environment, location, files }
     }
 
     /// Returns the SHA-256 of the files that the answers depend on, by their names in the pipeline.
@@ -115,7 +115,7 @@ pub(super) fn find(
         executable: executable.ok()?,
         folder,
         environment,
-        place: spec.locate(&at("command")),
+        location: spec.locate(&at("command")),
         files: read,
     })
 }

@@ -79,6 +79,9 @@ impl Plan {
             });
         let whole_models =
             open_models::open(&measures, folder.as_deref(), devices.as_ref(), &options, &mut found);
+        if first_layer.is_none() && whole_models.is_empty() {
+            found.add(checks::unknown_kernel(&options));
+        }
         let tokenizer_model = open_models::tokenizer_model(&whole_models);
         let whole = tokenizer_model.filter(|_| reading.is_none());
         let vocabulary = folder.as_deref().or(whole.map(|whole| &*whole.path));

@@ -72,8 +72,8 @@ pub fn check(
     if plan.spec.score().on_drift == Some(OnDrift::Fail)
         && let Some(moved) = warnings::drift_warning(&summary.drift)
     {
-        let place = plan.spec.locate("stages.score.on_drift");
-        let problem = Diagnostic::error(Blame::Check, moved.message).at(place);
+        let location = plan.spec.locate("stages.score.on_drift");
+        let problem = Diagnostic::error(Blame::Check, moved.message).at(location);
         broken.push(problem.hint(moved.hint.unwrap_or_default()));
     }
     let refused = (!broken.is_empty()).then(|| broken.into());

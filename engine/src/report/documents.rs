@@ -487,11 +487,11 @@ impl fmt::Display for DocumentChanges {
             }
         }
         for change in &self.listed {
-            let mut place = format!("{}, row {}", change.file, change.row);
+            let mut location = format!("{}, row {}", change.file, change.row);
             if let Some(to) = &change.moved_to {
-                place = format!("{place} (now {}, row {})", to.file, to.row);
+                location = format!("{location} (now {}, row {})", to.file, to.row);
             }
-            writeln!(f, "  {}", line_safe(&format!("{place}: {}", change.in_words())))?;
+            writeln!(f, "  {}", line_safe(&format!("{location}: {}", change.in_words())))?;
         }
         let more = self.changed() - self.listed.len() as u64;
         if more > 0 {

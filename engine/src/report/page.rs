@@ -175,7 +175,7 @@ impl Bar {
 #[derive(Debug)]
 pub(crate) struct SampleText {
     pub(crate) title: String,
-    pub(crate) place: String,
+    pub(crate) location: String,
     pub(crate) why: String,
     /// Statistics: name and formatted value.
     pub(crate) statistics: Vec<(String, String)>,
@@ -198,9 +198,9 @@ pub(crate) struct TextPiece {
 
 impl SampleText {
     pub(crate) fn passage(title: String, text: &str) -> Self {
-        let (place, why, statistics) = (String::new(), String::new(), Vec::new());
+        let (location, why, statistics) = (String::new(), String::new(), Vec::new());
         let excerpt = Some((text.to_owned(), String::new(), String::new()));
-        Self { title, place, why, statistics, excerpt }
+        Self { title, location, why, statistics, excerpt }
     }
 
     fn class(&self) -> &'static str {

@@ -15,7 +15,7 @@ use super::facts::Identity;
 use super::layout::RunDirectory;
 use super::pipeline_lock::stated_version;
 use super::units::Part;
-use crate::base::diagnostic::{Blame, Diagnostic, Place};
+use crate::base::diagnostic::{Blame, Diagnostic, DiagnosticLocation};
 use crate::base::error::Result;
 use crate::base::text::sha256_hex;
 use crate::storage::files;
@@ -135,19 +135,19 @@ const MAX_BYTES: u64 = 1 << 30;
 
 pub const VERSION: u32 = 4;
 
-/// Parses the calibration at `path`, which the pipeline names at `place`.
+/// Parses the calibration at `path`, which the pipeline names at `location`.
 ///
 /// # Errors
 /// The bytes are not a calibration, or another version of longsift wrote them.
-pub fn parse(path: &str, place: Place, bytes: &[u8]) -> Result<Calibration> {
+pub fn parse(path: &str, location: DiagnosticLocation, bytes: &[u8]) -> Result<Calibration> {
     if let Some(version) = stated_version(bytes).filter(|version| *version != VERSION) {
         let message = format!("the calibration `{path}` has format {version}, expected {VERSION}");
         let hint = "another version of longsift wrote it; calibrate again: run the pipeline of that corpus with this version";
-        return Err(Diagnostic::error(Blame::Pipeline, message).at(place).hint(hint).into());
+        return Err(Diagnostic::error(Blame::Pipeline, message).at(location).hint(hint).into());
     }
     serde_json::from_slice(bytes).map_err(|error| {
         Diagnostic::error(Blame::Pipeline, format!("`{path}` is not a calibration: {error}"))
-            .at(place)
+            .at(location)
             .hint("give the `calibration.json` of a finished run directory")
             .into()
     })
@@ -163,14 +163,14 @@ pub fn bytes(path: &Path) -> Result<Vec<u8>> {
 /// The file was changed after the run.
 pub fn check_unchanged(path: &Path, bytes: &[u8]) -> Result<()> {
     #[derive(Deserialize)]
-    struct Recorded {
+    struct RecordedIdentity {
         calibration: Option<Part>,
     }
     let Some(directory) = path.parent().filter(|folder| RunDirectory::exists_at(folder)) else {
         return Ok(());
     };
     let directory = RunDirectory::open(directory)?;
-    let recorded: Option<Recorded> = directory.read_json(&directory.manifest())?;
+    let recorded: Option<RecordedIdentity> = directory.read_json(&directory.manifest())?;
     let Some(part) = recorded.and_then(|recorded| recorded.calibration) else { return Ok(()) };
     let found = sha256_hex(bytes);
     if found == part.sha256 || path.file_name() != Some(part.path.as_ref()) {

@@ -169,8 +169,8 @@ impl ModelOnDevices<'_> {
         }
         let ids: Vec<&[u32]> = known.iter().map(|index| windows[*index]).collect();
         let mut open: HashMap<u64, &[usize]> = HashMap::new();
-        let submit = |places: &[usize]| {
-            self.scheduler.submit(places.iter().map(|index| windows[*index].to_vec()).collect())
+        let submit = |indices: &[usize]| {
+            self.scheduler.submit(indices.iter().map(|index| windows[*index].to_vec()).collect())
         };
         for group in self.passes.groups(&ids) {
             open.insert(submit(&known[group.clone()]), &known[group]);
@@ -178,24 +178,24 @@ impl ModelOnDevices<'_> {
         while !open.is_empty() {
             match self.scheduler.wait(STOP_INTERVAL) {
                 Some(SchedulerMessage::Window { id, result }) => {
-                    let Some(places) = open.remove(&id) else { continue };
+                    let Some(indices) = open.remove(&id) else { continue };
                     match result {
                         Ok((_, made)) => {
                             for (index, made) in
-                                places.iter().zip(finished(made, self.passes.stop)?)
+                                indices.iter().zip(finished(made, self.passes.stop)?)
                             {
                                 let evidence = Evidence::Forward(made);
                                 let result = statistics(measure, windows[*index], evidence);
                                 on_result(Some((*index, result)))?;
                             }
                         }
-                        Err(why) if places.len() == 1 => {
-                            on_result(Some((places[0], Err(why))))?;
+                        Err(why) if indices.len() == 1 => {
+                            on_result(Some((indices[0], Err(why))))?;
                         }
                         // Shorter windows of the group may fit.
                         Err(_) => {
-                            for place in places.chunks(1) {
-                                open.insert(submit(place), place);
+                            for one in indices.chunks(1) {
+                                open.insert(submit(one), one);
                             }
                         }
                     }

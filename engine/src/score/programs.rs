@@ -149,7 +149,7 @@ fn stamp(path: &Path) -> Option<Stamp> {
 fn edited_while_used(program: &Program, file: &str) -> Diagnostic {
     let name = &program.settings.name;
     let message = format!("{} of {} was edited while the run used it", quoted(file), quoted(name));
-    Diagnostic::error(Blame::Pipeline, message).at(program.place.clone()).hint(format!(
+    Diagnostic::error(Blame::Pipeline, message).at(program.location.clone()).hint(format!(
         "restore the old file to keep the answers of the old program, or run again with `--remeasure {name}` to \
          send all rows to the new one"
     ))
@@ -248,7 +248,7 @@ impl BatchRunner<'_> {
         let name = quoted(&self.program.settings.name);
         let refuse = |blame: Blame, why: String| {
             let problem = Diagnostic::error(blame, format!("the program of {name} {why}"));
-            let problem = problem.at(self.program.place.clone());
+            let problem = problem.at(self.program.location.clone());
             Failed::Interrupted(
                 match blame {
                     Blame::Machine => problem.hint("check this machine, and run the same command to resume"),
@@ -304,13 +304,13 @@ fn failure(program: &Program, failed: Failed) -> Failure {
         Failed::Interrupted(failure) => failure,
         Failed::Ended(how) => {
             let message = format!("the program of {name} {how}");
-            Diagnostic::error(Blame::Machine, message).at(program.place.clone()).into()
+            Diagnostic::error(Blame::Machine, message).at(program.location.clone()).into()
         }
         Failed::Wrong(what) => {
             let message = format!("the program of {name} returned an invalid answer: {what}");
             let columns = stream::in_words(&stream::answer_fields(program));
             Diagnostic::error(Blame::Data, message)
-                .at(program.place.clone())
+                .at(program.location.clone())
                 .hint(format!(
                     "answer each batch with one batch of the same rows in the same order, with the columns {columns}; write \
                      messages for people to stderr"

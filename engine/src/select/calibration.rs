@@ -258,9 +258,10 @@ fn read(
     path: &Location,
     identity: &Identity,
 ) -> Result<Calibration> {
-    let place = plan.spec.locate(SETTING);
-    let bytes = calibration_bytes(plan, path, identity).map_err(|failure| failure.or_at(&place))?;
-    let mut calibration = calibration::parse(&path.to_string(), place, &bytes)?;
+    let location = plan.spec.locate(SETTING);
+    let bytes =
+        calibration_bytes(plan, path, identity).map_err(|failure| failure.or_at(&location))?;
+    let mut calibration = calibration::parse(&path.to_string(), location, &bytes)?;
     let mut seen = HashSet::new();
     if let Some(twice) = calibration.groups.iter().find(|group| !seen.insert(&group.value)) {
         let group = quoted_group(twice.value.as_deref());

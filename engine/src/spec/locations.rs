@@ -124,11 +124,11 @@ fn value_mut<'n>(node: &'n mut Node, key: &str) -> Option<&'n mut Node> {
 pub(crate) fn check_names(root: &Node, problems: &mut Problems) {
     for Setting { section, key, schemes } in settings() {
         let (section, key) = (*section, *key);
-        let place = match section {
+        let location = match section {
             "input" | "output" => root.get(section),
             _ => root.get("stages").and_then(|stages| stage(stages, section)),
         };
-        let Some(node) = place.and_then(|place| place.get(key)) else { continue };
+        let Some(node) = location.and_then(|location| location.get(key)) else { continue };
         let Some(text) = node.as_str() else { continue };
         let is_run = || Path::new(text).extension().is_some_and(|extension| extension == "run");
         if section == "output" && is_run() {
@@ -178,9 +178,9 @@ fn accepted(section: &str, key: &str, schemes: &[&str]) -> String {
         let below = if section == "input" && scheme == Scheme::Hub { "datasets/" } else { "" };
         Some(format!("{scheme}{below}…"))
     };
-    let mut places = vec!["a path of this machine".to_owned()];
-    places.extend(schemes.iter().filter_map(shown));
-    format!("`{key}` takes {}", words::joined(&places))
+    let mut locations = vec!["a path of this machine".to_owned()];
+    locations.extend(schemes.iter().filter_map(shown));
+    format!("`{key}` takes {}", words::joined(&locations))
 }
 
 /// Returns the part of a path that a shell would have expanded.

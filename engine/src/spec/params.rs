@@ -157,9 +157,10 @@ impl Replacer<'_, '_, '_> {
                 continue;
             }
             out.push_str(before);
-            let place = |length| position_of_dollar(self.problems.sources, span, dollars, length);
+            let location =
+                |length| position_of_dollar(self.problems.sources, span, dollars, length);
             let Some(end) = after.find('}') else {
-                let problem = self.problems.error(place(2), "`${` without a closing `}`");
+                let problem = self.problems.error(location(2), "`${` without a closing `}`");
                 problem.hint("close it; write a literal `${` as `$${`");
                 return out + &rest[at..];
             };
@@ -173,7 +174,7 @@ impl Replacer<'_, '_, '_> {
                         "parameters add more than {} bytes to the pipeline",
                         count(MAX_FILE_BYTES as u64)
                     );
-                    let problem = self.problems.error(place(name.chars().count() + 3), message);
+                    let problem = self.problems.error(location(name.chars().count() + 3), message);
                     problem.hint(
                         "check the values of `--param`: a parameter is usually a date or a path",
                     );
@@ -182,7 +183,12 @@ impl Replacer<'_, '_, '_> {
                 out.push_str(value);
                 *used = true;
             } else if !is_declared {
-                undeclared(place(name.chars().count() + 3), name, self.parameters, self.problems);
+                undeclared(
+                    location(name.chars().count() + 3),
+                    name,
+                    self.parameters,
+                    self.problems,
+                );
             }
             seen += name.matches('$').count();
             rest = &after[end + 1..];

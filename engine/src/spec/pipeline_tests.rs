@@ -393,9 +393,11 @@ fn positions_are_right_for_every_kind_of_line_break() {
     for line_break in ["\r\n", "\r"] {
         let diagnostics =
             parse(&text.replace('\n', line_break), &[], &[]).expect_err("a wrong type");
-        let Some(Place::Text(place)) = &diagnostics[0].place else { panic!("a place") };
+        let Some(DiagnosticLocation::Text(location)) = &diagnostics[0].location else {
+            panic!("a location")
+        };
         assert_eq!(
-            (place.line, place.column, place.text.as_str()),
+            (location.line, location.column, location.text.as_str()),
             (Some(9), 20, "    window_tokens: many")
         );
     }
@@ -560,8 +562,10 @@ fn a_setting_is_found_where_it_was_written() {
         &[],
     );
     let at = |path: &str| match spec.locate(path) {
-        Place::Text(place) => (place.line.unwrap_or(0), place.column, place.length),
-        Place::Data(_) => panic!("a place in a text"),
+        DiagnosticLocation::Text(location) => {
+            (location.line.unwrap_or(0), location.column, location.length)
+        }
+        DiagnosticLocation::Data(_) => panic!("a location in a text"),
     };
     assert_eq!(at("version"), (1, 10, 1));
     assert_eq!(at("input.path"), (4, 9, 12));
@@ -575,11 +579,11 @@ fn a_setting_is_found_where_it_was_written() {
     assert_eq!(at("nothing.at.all"), (1, 1, 7));
     assert_eq!(at("stages.filter.keep_fraction"), (0, 35, 4));
     assert_eq!(at("stages.shard-across-devices"), (0, 14, 20));
-    let Place::Text(place) = spec.locate("stages.filter.keep_fraction") else {
-        panic!("a place in a text")
+    let DiagnosticLocation::Text(location) = spec.locate("stages.filter.keep_fraction") else {
+        panic!("a location in a text")
     };
     assert_eq!(
-        (place.name.as_str(), place.text.as_str()),
+        (location.name.as_str(), location.text.as_str()),
         ("command line", "--set stages.filter.keep_fraction=0.29")
     );
 }
@@ -684,7 +688,7 @@ proptest! {
         let mut text = format!("{}{piece}{}", &RIGHT[..at], &RIGHT[(at + cut).min(RIGHT.len())..]);
         text.push('\n');
         if let Err(diagnostics) = parse(&text, &[], &[]) {
-            prop_assert!(diagnostics.iter().all(|diagnostic| diagnostic.place.is_some()));
+            prop_assert!(diagnostics.iter().all(|diagnostic| diagnostic.location.is_some()));
             prop_assert!(!render(&diagnostics, true).is_empty());
         }
     }

@@ -1,6 +1,6 @@
 //! Sources of a pipeline, positions in them, and the problems found there.
 
-use crate::base::diagnostic::{Blame, Diagnostic, Place, TextPlace};
+use crate::base::diagnostic::{Blame, Diagnostic, DiagnosticLocation, TextLocation, cut};
 use crate::base::secrets::masked;
 use crate::base::text;
 
@@ -67,10 +67,10 @@ impl Sources {
         self.0.get(span.source).is_some_and(|source| source.numbered)
     }
 
-    pub(crate) fn place(&self, span: Span) -> Place {
+    pub(crate) fn location(&self, span: Span) -> DiagnosticLocation {
         let text = self.line(span.source, span.line).to_string();
         let rest_length = (text.chars().count() + 1).saturating_sub(span.column);
-        Place::Text(TextPlace {
+        DiagnosticLocation::Text(TextLocation {
             name: self.0.get(span.source).map_or(String::new(), |source| source.name.clone()),
             line: self.is_file(span).then_some(span.line),
             column: span.column,
@@ -94,16 +94,16 @@ pub(crate) struct Problems<'s> {
     found: Vec<(Span, Diagnostic)>,
 }
 
-pub(crate) struct Added<'p>(&'p mut Diagnostic);
+pub(crate) struct DiagnosticMut<'p>(&'p mut Diagnostic);
 
-impl Added<'_> {
+impl DiagnosticMut<'_> {
     pub(crate) fn label(self, label: impl Into<String>) -> Self {
-        self.0.label = Some(label.into());
+        self.0.label = Some(cut(&label.into()));
         self
     }
 
     pub(crate) fn hint(self, hint: impl Into<String>) -> Self {
-        self.0.hint = Some(hint.into());
+        self.0.hint = Some(cut(&hint.into()));
         self
     }
 }
@@ -117,17 +117,17 @@ impl<'s> Problems<'s> {
     }
 
     /// Adds an error; label and hint can be set on the result.
-    pub(crate) fn error(&mut self, span: Span, message: impl Into<String>) -> Added<'_> {
+    pub(crate) fn error(&mut self, span: Span, message: impl Into<String>) -> DiagnosticMut<'_> {
         self.push(span, Diagnostic::error(Blame::Pipeline, message))
     }
 
-    pub(crate) fn warning(&mut self, span: Span, message: impl Into<String>) -> Added<'_> {
+    pub(crate) fn warning(&mut self, span: Span, message: impl Into<String>) -> DiagnosticMut<'_> {
         self.push(span, Diagnostic::warning(Blame::Pipeline, message))
     }
 
-    fn push(&mut self, span: Span, diagnostic: Diagnostic) -> Added<'_> {
+    fn push(&mut self, span: Span, diagnostic: Diagnostic) -> DiagnosticMut<'_> {
         self.found.push((span, diagnostic));
-        Added(&mut self.found.last_mut().expect("just pushed").1)
+        DiagnosticMut(&mut self.found.last_mut().expect("just pushed").1)
     }
 
     /// Whether more problems were found than are listed, so that a check of many items can stop.
@@ -152,7 +152,7 @@ impl<'s> Problems<'s> {
         let mut all: Vec<Diagnostic> = self
             .found
             .into_iter()
-            .map(|(span, diagnostic)| diagnostic.at(sources.place(span)))
+            .map(|(span, diagnostic)| diagnostic.at(sources.location(span)))
             .collect();
         if more > 0 {
             all.push(Diagnostic::error(
@@ -180,8 +180,20 @@ mod tests {
         let all = problems.into_diagnostics();
         let messages: Vec<&str> = all.iter().map(|one| one.message.as_str()).collect();
         assert_eq!(messages, ["first", "second", "third"]);
-        let Some(Place::Text(place)) = &all[0].place else { panic!("a place") };
-        assert_eq!((place.text.as_str(), place.line), ("a: b", Some(1)));
+        let Some(DiagnosticLocation::Text(location)) = &all[0].location else {
+            panic!("a location")
+        };
+        assert_eq!((location.text.as_str(), location.line), ("a: b", Some(1)));
+    }
+
+    #[test]
+    fn secrets_of_addresses_are_shown_nowhere() {
+        let sources = Sources::default();
+        let mut problems = Problems::new(&sources);
+        let address = "https://bob:hunter2@host/x?token=abc";
+        problems.error(Span::default(), address).label(address).hint(address);
+        let shown = format!("{:?}", problems.into_diagnostics());
+        assert!(!shown.contains("hunter2") && !shown.contains("abc"), "{shown}");
     }
 
     #[test]

@@ -211,10 +211,10 @@ impl<'t> Reader<'t, '_, '_> {
             let next = self.next()?;
             let value = self.node(next, depth + 1)?;
             if let Some(earlier) = first.get(&key.text) {
-                let place = self.problems.sources.in_words(*earlier);
+                let location = self.problems.sources.in_words(*earlier);
                 self.problems
                     .error(key.span, format!("{} is set twice", quoted(&key.text)))
-                    .label(format!("first set {place}"))
+                    .label(format!("first set {location}"))
                     .hint("remove one of the two");
                 continue;
             }

@@ -124,7 +124,7 @@ impl FoundDocument {
         Ok(Document { row: self.row, id: Some(self.id.clone()), label: None, content })
     }
 
-    pub(super) fn place(&self) -> String {
+    pub(super) fn location(&self) -> String {
         format!("{}, row {}", self.file, self.row)
     }
 }
@@ -159,7 +159,7 @@ fn find(plan: &Plan, id: &str) -> Result<(usize, u64)> {
         found.extend(of_id.map(|(row, _)| (index, row)));
     }
     match (&found[..], &at_place) {
-        ([place], _) | ([], Some(place)) => Ok(*place),
+        ([location], _) | ([], Some(location)) => Ok(*location),
         ([], None) => {
             let rows = count(plan.rows());
             let message = format!(

@@ -36,10 +36,10 @@ pub(crate) struct ForwardAnswer {
     held: Option<(u64, u64)>,
 }
 
-/// Reads a JSON list of 1 to 2^20 token ids. `place` is the file name for messages.
-pub(crate) fn token_ids(place: &Path, text: &[u8]) -> Result<Vec<u32>> {
+/// Reads a JSON list of 1 to 2^20 token ids. `location` is the file name for messages.
+pub(crate) fn token_ids(location: &Path, text: &[u8]) -> Result<Vec<u32>> {
     let wrong = |why: String| {
-        let message = format!("`{}` is not a JSON list of token ids: {why}", place.display());
+        let message = format!("`{}` is not a JSON list of token ids: {why}", location.display());
         Diagnostic::error(Blame::Pipeline, message).hint("expected a list like [1, 15043, 3186]")
     };
     let ids: Vec<u32> = serde_json::from_slice(text).map_err(|error| wrong(error.to_string()))?;
@@ -115,10 +115,10 @@ mod tests {
 
     #[test]
     fn only_lists_of_token_ids_are_accepted() {
-        let place = Path::new("ids.json");
-        assert_eq!(token_ids(place, b"[1, 2, 4294967295]").unwrap(), [1, 2, u32::MAX]);
+        let location = Path::new("ids.json");
+        assert_eq!(token_ids(location, b"[1, 2, 4294967295]").unwrap(), [1, 2, u32::MAX]);
         for wrong in ["", "[]", "{}", "[1, -2]", "[1.5]", "[4294967296]", "[1] 2", "[\"1\"]"] {
-            let message = token_ids(place, wrong.as_bytes()).unwrap_err().to_string();
+            let message = token_ids(location, wrong.as_bytes()).unwrap_err().to_string();
             assert!(message.contains("`ids.json` is not a JSON list of token ids"), "{message}");
         }
     }

@@ -327,13 +327,13 @@ impl DocumentBlocks {
 
 fn unusable(source: &FoundDocument, why: &str) -> Failure {
     let message = format!("document {}: {why}", quoted(&source.id));
-    let at = diagnostic::Place::Data(source.place());
+    let at = diagnostic::DiagnosticLocation::Data(source.location());
     Diagnostic::error(Blame::Data, message).at(at).into()
 }
 
 /// Tokenizes a text; fails if it has no tokens.
 fn encode(plan: &Plan, source: &FoundDocument, text: &str) -> Result<EncodedText> {
-    match tokenize(plan, source.place(), text).map_err(|endless| *endless)? {
+    match tokenize(plan, source.location(), text).map_err(|endless| *endless)? {
         Ok(encoded) if encoded.ids.is_empty() => Err(unusable(source, "the text has no tokens")),
         Ok(encoded) => Ok(encoded),
         Err(error) => Err(unusable(source, &error.message)),

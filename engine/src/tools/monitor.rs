@@ -26,10 +26,10 @@ impl Monitor {
         }
         self.seen += 1;
         if self.polls.len() > MAX_POLLS {
-            let mut place = 0;
+            let mut index = 0;
             self.polls.retain(|_| {
-                place += 1;
-                place % 2 == 1
+                index += 1;
+                index % 2 == 1
             });
             self.every = 2 * every;
         }
@@ -46,19 +46,20 @@ impl Monitor {
         }
         let sections = devices.into_iter().enumerate().map(|(index, (device, (times, polls)))| {
             let name = polls.first().map_or(String::new(), |poll| line_safe(&poll.name));
-            let chart = |title: &str, series: &[Series<'_>], shown: fn(u64) -> String| {
+            let chart = |title: &str, series: &[SurveySeries<'_>], shown: fn(u64) -> String| {
                 let values = series
                     .iter()
                     .map(|(name, of)| (*name, polls.iter().map(|poll| of(poll)).collect()));
                 let chart = over_time(title, &times, values.collect(), shown);
                 CaptionedChart::new(title, "", Block::Chart(chart))
             };
-            let memory: [Series<'_>; 2] = [
+            let memory: [SurveySeries<'_>; 2] = [
                 ("used", |poll| poll.used_bytes.unwrap_or(0)),
                 ("reserved", |poll| poll.reserved_bytes),
             ];
-            let busy: Series<'_> = ("busy", |poll| poll.utilisation_percent.unwrap_or(0).into());
-            let flight: Series<'_> = ("windows", |poll| poll.in_flight as u64);
+            let busy: SurveySeries<'_> =
+                ("busy", |poll| poll.utilisation_percent.unwrap_or(0).into());
+            let flight: SurveySeries<'_> = ("windows", |poll| poll.in_flight as u64);
             let mut charts = vec![chart("memory", &memory, bytes)];
             if polls.iter().any(|poll| poll.utilisation_percent.is_some()) {
                 charts.push(chart("busy, %", &[busy], count));
@@ -84,7 +85,7 @@ impl Monitor {
     }
 }
 
-type Series<'a> = (&'a str, fn(&DeviceSurvey) -> u64);
+type SurveySeries<'a> = (&'a str, fn(&DeviceSurvey) -> u64);
 
 #[cfg(test)]
 mod tests {

@@ -23,13 +23,13 @@ use super::decoder::Decoder;
 use super::fields::Fields;
 use super::problem::ModelProblem;
 
-use FirstLayer::{Like, Own};
+use FirstLayerSource::{Like, Own};
 use Support::{Unverified, Verified, WholeOnly};
 pub(crate) use first_layer::FirstLayerConfig;
 use llama_like::{LLAMA, LlamaLike, llama_like};
 
 /// First layer of a family.
-enum FirstLayer {
+enum FirstLayerSource {
     /// Differs from Llama by constants and an adjustment.
     Like(LlamaLike),
     Own(fn(&Fields<'_>, Option<f64>) -> FirstLayerConfig),
@@ -47,7 +47,7 @@ enum Support {
 /// Builder of the other layers and the head. Each has been compared with the model's own code.
 type DecoderBuilder = fn(&Fields<'_>, &FirstLayerConfig) -> Decoder;
 
-type Family = (&'static str, FirstLayer, Support, Option<DecoderBuilder>);
+type Family = (&'static str, FirstLayerSource, Support, Option<DecoderBuilder>);
 
 /// Families by `model_type`. Those without a decoder are supported for their first layer only.
 const FAMILIES: [Family; 61] = [

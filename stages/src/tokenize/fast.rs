@@ -155,7 +155,7 @@ impl<J: FnMut(usize, usize)> EncodeCall<'_, J> {
         ids: &mut Vec<u32>,
     ) -> usize {
         let text = self.text.as_bytes();
-        let (mut batch, mut lines) = (Batch::new(start), [0; BATCH]);
+        let (mut batch, mut lines) = (PartBatch::new(start), [0; BATCH]);
         while batch.end() < stop {
             batch.restart();
             while batch.parts <= BATCH - BLOCK && batch.end() < stop {
@@ -189,7 +189,7 @@ impl<J: FnMut(usize, usize)> EncodeCall<'_, J> {
 
     /// Adds the parts of a block of ASCII, or else one part.
     #[inline]
-    fn scan(&self, scanner: &impl Scan, batch: &mut Batch, stop: usize) {
+    fn scan(&self, scanner: &impl Scan, batch: &mut PartBatch, stop: usize) {
         let text = self.text.as_bytes();
         let at = batch.end();
         let mut copy = [0; READ];
@@ -257,14 +257,14 @@ impl<J: FnMut(usize, usize)> EncodeCall<'_, J> {
     }
 }
 
-struct Batch {
+struct PartBatch {
     keys: [Key; BATCH],
     /// Start of the first part, and the end of each.
     bounds: [usize; BATCH + 1],
     parts: usize,
 }
 
-impl Batch {
+impl PartBatch {
     fn new(start: usize) -> Self {
         Self { keys: [0; BATCH], bounds: [start; BATCH + 1], parts: 0 }
     }

@@ -88,7 +88,7 @@ impl Texts<'_> {
         for (index, pick) in picks.iter().enumerate() {
             if let Some(unit) = (self.unit)(pick.unit()) {
                 let rows = by_unit.entry(unit).or_default();
-                rows.entry(pick.place.input_row).or_default().push(index);
+                rows.entry(pick.location.input_row).or_default().push(index);
             }
         }
         for (unit, by_row) in by_unit {
@@ -110,15 +110,15 @@ impl Texts<'_> {
 
 /// Returns the excerpt of a sample; `None` if its window is no longer in the document.
 pub(super) fn sample_excerpt(pick: &Pick, content: &DocumentContent) -> Option<Excerpt> {
-    let (place, window) = (pick.place, pick.window().is_some());
+    let (location, window) = (pick.location, pick.window().is_some());
     match content {
         DocumentContent::Text(text) if window => {
-            let (start, end) = place.bytes?;
+            let (start, end) = location.bytes?;
             text.get(start as usize..end as usize).map(Excerpt::from_text)
         }
         DocumentContent::Text(text) => Some(Excerpt::from_text(text)),
         DocumentContent::Tokens(tokens) if window => {
-            let (start, end) = place.tokens;
+            let (start, end) = location.tokens;
             tokens.get(start as usize..end as usize).map(Excerpt::from_tokens)
         }
         DocumentContent::Tokens(tokens) => Some(Excerpt::from_tokens(tokens)),

@@ -183,25 +183,27 @@ impl CountSources<'_> {
         let mut outcomes: Vec<(SampleOutcome, bool)> = Vec::with_capacity(locations.len());
         selected::read(path, |row| {
             let first = outcomes.len();
-            let is_sample = |place: &WindowLocation| match row.window {
-                Some(window) => place.window == window,
+            let is_sample = |location: &WindowLocation| match row.window {
+                Some(window) => location.window == window,
                 None => self.choice.documents,
             };
-            let place = locations.get(first).filter(|place| place.input_row == row.input_row);
-            let Some(place) = place.copied().filter(is_sample) else {
+            let location =
+                locations.get(first).filter(|location| location.input_row == row.input_row);
+            let Some(location) = location.copied().filter(is_sample) else {
                 return Err(mismatched_rows(path));
             };
             let (windows, tokens) = if row.window.is_some() {
-                (1, place.tokens.1 - place.tokens.0)
+                (1, location.tokens.1 - location.tokens.0)
             } else {
                 let rest = locations[first..].iter();
-                let windows = rest.take_while(|place| place.input_row == row.input_row).count();
-                (windows, place.tokens_total)
+                let windows =
+                    rest.take_while(|location| location.input_row == row.input_row).count();
+                (windows, location.tokens_total)
             };
             let outcome = SampleOutcome::from_reason(row.reason);
             let skipped = row.reason.is_some_and(|reason| self.choice.is_early_rejection(reason));
             outcomes.extend(std::iter::repeat_n((outcome, skipped), windows));
-            self.sample(found, Candidate { unit, row, place, tokens }, outcome);
+            self.sample(found, Candidate { unit, row, location, tokens }, outcome);
             if let Some(of_rows) = &labels {
                 let label = of_rows.get((row.input_row - record.first_row) as usize).cloned();
                 let counts = found.labels.entry(label.flatten()).or_default();
@@ -261,8 +263,8 @@ impl CountSources<'_> {
         if let Some(scorer) = scorer.filter(|_| self.choice.combine == Combine::Least)
             && !row.score.is_nan()
         {
-            let min = |(place, min): (usize, f64), (own, term): (usize, f64)| {
-                if term < min { (own, term) } else { (place, min) }
+            let min = |(index, min): (usize, f64), (own, term): (usize, f64)| {
+                if term < min { (own, term) } else { (index, min) }
             };
             let terms = scorer.terms(row.statistics).enumerate();
             let (weakest, _) = terms.fold((0, f64::INFINITY), min);

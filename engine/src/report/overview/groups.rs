@@ -136,7 +136,7 @@ fn samples(
     let finite = |value: f64| Some(value).filter(|value| value.is_finite());
     let shown = picks.iter().zip(excerpts).map(|((kind, pick), text)| {
         let tokens = match pick.window() {
-            Some(_) => pick.place.tokens,
+            Some(_) => pick.location.tokens,
             None => (0, pick.tokens),
         };
         ShownSample {
@@ -144,7 +144,7 @@ fn samples(
             id: pick.id.clone(),
             window: pick.window(),
             tokens,
-            tokens_total: pick.place.tokens_total,
+            tokens_total: pick.location.tokens_total,
             score: finite(pick.score),
             percentile: pick.percentile,
             reason: pick.reason.clone(),

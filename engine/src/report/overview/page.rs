@@ -230,7 +230,7 @@ impl Overview {
         if let Some(why) = &self.without_input {
             blocks.push(Block::Note(format!("Texts are missing: {}", line_safe(why))));
         }
-        for (place, group) in
+        for (index, group) in
             self.groups.iter().enumerate().filter(|(_, group)| !group.samples.is_empty())
         {
             let mut inner = Vec::new();
@@ -242,7 +242,7 @@ impl Overview {
                     inner.extend(of_kind.map(|sample| Block::Sample(self.sample(sample))));
                 }
             }
-            blocks.push(Block::details(self.name(group), place == 0, inner));
+            blocks.push(Block::details(self.name(group), index == 0, inner));
         }
         let lead = format!(
             "Samples of every group, by rank and at random (seed {SEED}), with the beginning and the end of each."
@@ -278,7 +278,7 @@ impl Overview {
         let [start, end, all] = [sample.tokens.0, sample.tokens.1, sample.tokens_total].map(count);
         SampleText {
             title,
-            place: format!("tokens {start} to {end} of {all}"),
+            location: format!("tokens {start} to {end} of {all}"),
             why,
             statistics: sample.statistics.iter().map(chip).collect(),
             excerpt,

@@ -47,7 +47,7 @@ pub(super) struct Pick {
     at: (usize, u64, Option<u32>),
     pub(super) id: String,
     pub(super) group: Option<String>,
-    pub(super) place: WindowLocation,
+    pub(super) location: WindowLocation,
     pub(super) tokens: u64,
     pub(super) statistics: Vec<f64>,
     pub(super) score: f64,
@@ -69,7 +69,7 @@ impl Pick {
 pub(super) struct Candidate<'r> {
     pub(super) unit: usize,
     pub(super) row: &'r SelectedRow<'r>,
-    pub(super) place: WindowLocation,
+    pub(super) location: WindowLocation,
     pub(super) tokens: u64,
 }
 
@@ -100,7 +100,7 @@ impl Picks {
     }
 
     fn put(&mut self, kind: PickKind, order: f64, sample: Candidate<'_>) {
-        let Candidate { unit, row, place, tokens } = sample;
+        let Candidate { unit, row, location, tokens } = sample;
         let (picks, at) = (&mut self.0[kind as usize], (unit, row.input_row, row.window));
         if picks.len() == SAMPLES_PER_KIND
             && picks.last().is_some_and(|last| before(last.order, last.at, order, at))
@@ -112,7 +112,7 @@ impl Picks {
             at,
             id: row.id.to_owned(),
             group: row.group.map(str::to_owned),
-            place,
+            location,
             tokens,
             statistics: row.statistics.to_vec(),
             score: row.score,
@@ -155,8 +155,8 @@ fn before(
 }
 
 fn insert(picks: &mut Vec<Pick>, pick: Pick) {
-    let place = picks.partition_point(|other| before(other.order, other.at, pick.order, pick.at));
-    picks.insert(place, pick);
+    let index = picks.partition_point(|other| before(other.order, other.at, pick.order, pick.at));
+    picks.insert(index, pick);
     picks.truncate(SAMPLES_PER_KIND);
 }
 
@@ -181,7 +181,7 @@ mod tests {
     fn picks(samples: &[(u64, f64, Option<&'static str>)]) -> Picks {
         let mut picks = Picks::default();
         for (row, score, reason) in samples {
-            let place = WindowLocation {
+            let location = WindowLocation {
                 input_row: *row,
                 window: 0,
                 tokens: (0, 1),
@@ -198,13 +198,13 @@ mod tests {
                 percentile: None,
                 reason: *reason,
             };
-            picks.add(Candidate { unit: 0, row: &row, place, tokens: 1 });
+            picks.add(Candidate { unit: 0, row: &row, location, tokens: 1 });
         }
         picks
     }
 
     fn rows(picks: Picks) -> Vec<(PickKind, u64)> {
-        picks.shown().into_iter().map(|(kind, pick)| (kind, pick.place.input_row)).collect()
+        picks.shown().into_iter().map(|(kind, pick)| (kind, pick.location.input_row)).collect()
     }
 
     #[test]

@@ -61,7 +61,7 @@ struct RejectedWindow {
 /// Builds the rejections: totals from `uses`, counts by group from `gathered`, examples from `picks`.
 pub(super) fn build(
     uses: &[GuardUse],
-    places: &[Option<usize>],
+    indices: &[Option<usize>],
     shown: &[&CalibratedGroup],
     gathered: &[GroupCounts],
     picks: &[Picks],
@@ -69,8 +69,8 @@ pub(super) fn build(
 ) -> Result<Vec<GuardRejection>> {
     let mut all = Vec::new();
     for (guard, of) in uses.iter().enumerate() {
-        let groups = gathered.iter().enumerate().filter_map(|(place, group)| {
-            let known = shown.get(place);
+        let groups = gathered.iter().enumerate().filter_map(|(index, group)| {
+            let known = shown.get(index);
             let samples = group.outcomes.iter().map(|outcome| outcome.samples).sum::<u64>();
             (samples > 0).then(|| GroupRejections {
                 value: known.and_then(|known| known.value.clone()),
@@ -88,7 +88,7 @@ pub(super) fn build(
             rejected: of.rejected,
             samples: of.samples,
             groups: groups.collect(),
-            windows: windows(&of.statistic, places[guard], &picks, texts)?,
+            windows: windows(&of.statistic, indices[guard], &picks, texts)?,
             warning: of.rejects_most().then(|| of.clone()),
         });
     }
@@ -97,7 +97,7 @@ pub(super) fn build(
 
 fn windows(
     statistic: &str,
-    place: Option<usize>,
+    index: Option<usize>,
     picks: &[Pick],
     texts: &Texts<'_>,
 ) -> Result<Vec<RejectedWindow>> {
@@ -108,9 +108,9 @@ fn windows(
     })?;
     let window = |(pick, passages): (&Pick, Vec<Passage>)| RejectedWindow {
         id: pick.id.clone(),
-        window: pick.place.window,
+        window: pick.location.window,
         group: pick.group.clone(),
-        value: place.map_or(f64::NAN, |place| pick.statistics[place]),
+        value: index.map_or(f64::NAN, |index| pick.statistics[index]),
         reason: pick.reason.clone(),
         passages,
     };
@@ -124,7 +124,7 @@ fn passages_of(
     pick: &Pick,
     content: &DocumentContent,
 ) -> Option<Vec<Passage>> {
-    let (start, end) = (pick.place.tokens.0 as usize, pick.place.tokens.1 as usize);
+    let (start, end) = (pick.location.tokens.0 as usize, pick.location.tokens.1 as usize);
     let bos = usize::from(plan.bos.count);
     let own = |tokens: &Range<usize>| {
         start + tokens.start.saturating_sub(bos)..start + tokens.end.saturating_sub(bos)
@@ -196,7 +196,7 @@ fn sample(of: &GuardRejection, window: &RejectedWindow) -> SampleText {
     let excerpt = (!texts.is_empty()).then(|| (texts.join("\n…\n"), String::new(), String::new()));
     SampleText {
         title: groups::short(&window.id),
-        place: format!("window {}", window.window),
+        location: format!("window {}", window.window),
         why,
         statistics: std::iter::once((of.statistic.clone(), number(window.value)))
             .chain(passages.map(|passage| ("passage".to_owned(), passage.in_words())))

@@ -147,9 +147,9 @@ fn axis_end(heights: &[f64]) -> f64 {
     let mut sorted: Vec<f64> = heights.iter().copied().filter(|height| *height > 0.0).collect();
     sorted.sort_by(|one, other| other.total_cmp(one));
     let crushed = (1..3)
-        .find(|place| sorted.get(*place).is_some_and(|next| sorted[place - 1] > MAX_RATIO * next));
+        .find(|index| sorted.get(*index).is_some_and(|next| sorted[index - 1] > MAX_RATIO * next));
     match crushed {
-        Some(place) => 1.3 * sorted[place],
+        Some(index) => 1.3 * sorted[index],
         None => sorted.first().copied().unwrap_or(1.0),
     }
 }
@@ -173,8 +173,8 @@ impl ColumnChart<'_> {
             for bin in &self.bins {
                 let below: f64 = if self.stacked { bin[..series].iter().sum() } else { 0.0 };
                 let column = (height * y.position(below), height * y.position(below + bin[series]));
-                heights.extend((0..each).map(|place| {
-                    if self.stacked || place == series { column } else { (0.0, 0.0) }
+                heights.extend((0..each).map(|index| {
+                    if self.stacked || index == series { column } else { (0.0, 0.0) }
                 }));
             }
             layer.columns(&heights, fill, *name);
@@ -212,9 +212,9 @@ impl LineChart<'_> {
         let mut layer = Drawing::new(HEIGHT);
         let with_dots = self.lines.iter().all(|line| line.points.len() <= 40);
         for (line, stroke) in self.lines.iter().zip(colour::SERIES.into_iter().cycle()) {
-            let place =
+            let position =
                 |(at, value): &(f64, f64)| (x.position(*at), height * (1.0 - y.position(*value)));
-            let points: Vec<(f64, f64)> = line.points.iter().map(place).collect();
+            let points: Vec<(f64, f64)> = line.points.iter().map(position).collect();
             layer.line(&points, stroke, &line.name);
             for ((at, value), point) in line.points.iter().zip(points).filter(|_| with_dots) {
                 let (at, value) = ((self.shown_x)(*at), (self.shown)(*value));

@@ -328,7 +328,7 @@ mod tests {
     use longsift_stages::measures::External;
 
     use super::*;
-    use crate::base::diagnostic::Place;
+    use crate::base::diagnostic::DiagnosticLocation;
 
     fn program(reads: Reads) -> Program {
         let settings = serde_json::json!({
@@ -336,7 +336,10 @@ mod tests {
             "statistics": [{ "name": "bytes", "unit": "bytes", "doc": "length" }],
         });
         let settings: External = serde_json::from_value(settings).unwrap();
-        Program::for_tests(External { reads, ..settings }, Place::Data("a test".to_owned()))
+        Program::for_tests(
+            External { reads, ..settings },
+            DiagnosticLocation::Data("a test".to_owned()),
+        )
     }
 
     /// A stream of two batches that answer one document each.

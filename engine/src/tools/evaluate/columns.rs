@@ -22,9 +22,9 @@ pub(super) fn check(plan: &Plan, columns: &[String]) -> Result<()> {
     let schema = &plan.dataset.schema;
     let names = || schema.fields().iter().map(|field| field.name().as_str());
     let mut problems = Vec::new();
-    for (place, column) in columns.iter().enumerate() {
+    for (index, column) in columns.iter().enumerate() {
         let (message, hint) = match schema.field_with_name(column) {
-            Ok(_) if columns[..place].contains(column) => {
+            Ok(_) if columns[..index].contains(column) => {
                 (format!("`--scores` names the column `{column}` twice"), "name it once".to_owned())
             }
             Ok(field) if field.data_type().is_numeric() => continue,
@@ -56,10 +56,10 @@ pub(super) fn read(
 ) -> Result<Vec<Option<f64>>> {
     let mut rows: Vec<InputRow> = found.iter().map(|found| found.row).collect();
     rows.sort_unstable();
-    let place = plan.dataset.schema.index_of(column).expect("checked");
+    let index = plan.dataset.schema.index_of(column).expect("checked");
     let mut values = BTreeMap::new();
     each_batch(plan, &rows, &mut |rows, batch| {
-        let numbers = cast(batch.column(place), &DataType::Float64).map_err(|why| {
+        let numbers = cast(batch.column(index), &DataType::Float64).map_err(|why| {
             Diagnostic::error(Blame::Data, format!("the column `{column}`: {why}"))
         })?;
         let numbers = numbers.as_primitive::<Float64Type>().iter();

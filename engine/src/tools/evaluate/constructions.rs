@@ -203,10 +203,10 @@ fn plant(base: &Base<'_>, rng: &mut Rng) -> Option<(Vec<u32>, Vec<usize>)> {
 }
 
 fn plant_twin(base: &Base<'_>, rng: &mut Rng) -> Option<Vec<u32>> {
-    let (mut window, places) = plant(base, rng)?;
-    let facts: Vec<u32> = places.iter().map(|place| window[*place]).collect();
+    let (mut window, indices) = plant(base, rng)?;
+    let facts: Vec<u32> = indices.iter().map(|index| window[*index]).collect();
     let order = rng.permutation(facts.len());
-    places.iter().zip(order).for_each(|(place, from)| window[*place] = facts[from]);
+    indices.iter().zip(order).for_each(|(index, from)| window[*index] = facts[from]);
     Some(window)
 }
 
@@ -240,7 +240,7 @@ fn duplicate_with_edits(base: &Base<'_>, rng: &mut Rng) -> Vec<u32> {
 
 fn repeat_beginning(base: &Base<'_>) -> Vec<u32> {
     let period = (base.window.len() / 4).clamp(1, 256);
-    (0..base.window.len()).map(|place| base.window[place % period]).collect()
+    (0..base.window.len()).map(|index| base.window[index % period]).collect()
 }
 
 /// Tokens of a repeated block and its period, as a function of the tokens of the window.
@@ -294,7 +294,7 @@ mod tests {
     fn blocks_recur_at_varying_distances_between_continuous_text() {
         for (kind, block, period) in [("boil_jit", 64, 384), ("header_jit", 16, 128)] {
             let window = built(kind, 1024, 7).unwrap();
-            let starts: Vec<usize> = (0..1024).filter(|place| window[*place] == 0).collect();
+            let starts: Vec<usize> = (0..1024).filter(|index| window[*index] == 0).collect();
             let distances: Vec<usize> = starts.windows(2).map(|pair| pair[1] - pair[0]).collect();
             let (min, max) = (block + (period - block) / 2, block + 3 * (period - block) / 2);
             assert!(distances.iter().all(|of| (min..max).contains(of)), "{distances:?}");
@@ -309,7 +309,7 @@ mod tests {
     fn blocks_recur_at_a_fixed_period_between_continuous_text() {
         for (kind, block, period) in [("boil_far", 64, 384), ("boil_near", 32, 128)] {
             let window = built(kind, 1024, 7).unwrap();
-            let starts: Vec<usize> = (0..1024).filter(|place| window[*place] == 0).collect();
+            let starts: Vec<usize> = (0..1024).filter(|index| window[*index] == 0).collect();
             assert_eq!(starts, (0..1024).step_by(period).collect::<Vec<_>>());
             let text: Vec<u32> = window.into_iter().filter(|id| *id >= block).collect();
             assert_eq!(text, (block..).take(text.len()).collect::<Vec<u32>>());
@@ -329,8 +329,8 @@ mod tests {
         let copied = window[6000..].iter().filter(|id| **id < 6000).count();
         assert!((5800..=6000).contains(&copied), "{copied}");
         let distances: std::collections::BTreeSet<usize> = (6000..12_000)
-            .filter(|place| window[*place] < 6000)
-            .map(|place| place - window[place] as usize)
+            .filter(|index| window[*index] < 6000)
+            .map(|index| index - window[index] as usize)
             .collect();
         assert!(distances.len() > 50, "distances vary: {}", distances.len());
     }

@@ -249,11 +249,11 @@ impl LengthResults {
 
     fn agreements(&self) -> Block {
         let names: Vec<&String> = self.agreement.keys().collect();
-        let columns: Vec<String> = (1..=names.len()).map(|place| format!("({place})")).collect();
-        let rows = names.iter().zip(&columns).map(|(name, place)| {
+        let columns: Vec<String> = (1..=names.len()).map(|index| format!("({index})")).collect();
+        let rows = names.iter().zip(&columns).map(|(name, index)| {
             let row = &self.agreement[*name];
             let cells = names.iter().map(|other| row.get(*other).copied().flatten()).collect();
-            (format!("{name} {place}"), cells)
+            (format!("{name} {index}"), cells)
         });
         diverging(columns.clone(), rows, (-1.0, 1.0))
     }

@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::measure::{Slice, WindowContent};
-use crate::base::diagnostic::{Blame, Diagnostic, Place};
+use crate::base::diagnostic::{Blame, Diagnostic, DiagnosticLocation};
 use crate::base::error::Result;
 use crate::base::random::{key, mix};
 use crate::base::stop::Stop;
@@ -215,14 +215,14 @@ fn pass(
         let categories = wanted.by.as_deref().map(labels).transpose()?;
         let ids = plan.columns.id.as_deref().map(labels).transpose()?;
         let mut nameless = Vec::new();
-        for place in 0..unit.rows {
-            let row = unit.first_row + place;
+        for location in 0..unit.rows {
+            let row = unit.first_row + location;
             if unreadable.iter().any(|range| range.contains(&row)) {
                 continue;
             }
             let row = InputRow { unit: unit.index, row };
             let of = |labels: &Option<Vec<Option<String>>>| {
-                labels.as_ref().and_then(|labels| labels[place as usize].clone())
+                labels.as_ref().and_then(|labels| labels[location as usize].clone())
             };
             let category = match of(&categories) {
                 Some(category) => category,
@@ -389,13 +389,13 @@ pub(crate) fn read_batch(
     read.into_iter().collect()
 }
 
-fn place(plan: &Plan, row: InputRow) -> String {
+fn location(plan: &Plan, row: InputRow) -> String {
     format!("{}, row {}", plan.units[row.unit].file_path, row.row)
 }
 
 fn changed(plan: &Plan, row: InputRow) -> crate::base::error::Failure {
     Diagnostic::error(Blame::Data, "the row changed while it was read")
-        .at(Place::Data(place(plan, row)))
+        .at(DiagnosticLocation::Data(location(plan, row)))
         .hint("run the command again when no other process writes to the input")
         .into()
 }
@@ -445,7 +445,7 @@ fn encode(
         DocumentContent::Tokens(ids) => return Ok(Some((ids, None))),
         DocumentContent::Text(text) => text,
     };
-    let encoded = tokenize(plan, place(plan, row), &text).map_err(|endless| *endless)?;
+    let encoded = tokenize(plan, location(plan, row), &text).map_err(|endless| *endless)?;
     Ok(encoded.ok().map(|mut encoded| {
         let ids = std::mem::take(&mut encoded.ids);
         (ids, Some((text, encoded)))
