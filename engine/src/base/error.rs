@@ -1,6 +1,6 @@
 //! Failures of commands and their exit codes.
 //!
-//! Schedulers decide whether to retry by the exit code: only that of [`Blame::Machine`] is worth a retry.
+//! Schedulers decide whether to retry by the exit code: only that of `Blame::Machine` is worth a retry.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -89,7 +89,7 @@ impl<D: Into<Diagnostic>> From<Vec<D>> for Failure {
     }
 }
 
-/// Ends the process with [`Blame::Machine`] if memory or threads run out.
+/// Ends the process with `Blame::Machine` if memory or threads run out.
 ///
 /// If an allocation fails, the standard library reports its size and aborts. If a thread cannot be started, libraries and
 /// thread scopes panic, and threads that wait for the missing one would wait forever. Files are left as if the process had been
