@@ -8,7 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::{ArrayRef, BinaryArray, RecordBatch};
+use arrow_array::types::IntervalMonthDayNano;
+use arrow_array::{ArrayRef, BinaryArray, IntervalMonthDayNanoArray, RecordBatch};
 use arrow_cast::cast;
 use arrow_ipc::writer::FileWriter;
 use arrow_schema::{DataType, Field, Schema};
@@ -139,6 +140,27 @@ fn a_text_in_an_arrow_file_that_is_not_utf8_loses_only_its_row() {
         let codes = [1, 7].map(|row| (row, "invalid_utf8".to_owned()));
         assert_eq!(quarantined(&workspace), BTreeMap::from(codes), "{bytes}");
     }
+}
+
+#[test]
+fn rows_with_columns_that_parquet_cannot_hold_are_quarantined_without_them() {
+    let workspace = text_workspace();
+    let lengths = IntervalMonthDayNanoArray::from(vec![IntervalMonthDayNano::new(1, 2, 3); 12]);
+    let bytes = BinaryArray::from_iter_values(texts_with(12, &[1, 7]));
+    let texts = cast(&(Arc::new(bytes) as ArrayRef), &DataType::Binary).unwrap();
+    let ids = strings((0..12).map(|row| row.to_string()));
+    let batch = table(&[("id", ids), ("length", Arc::new(lengths)), ("text", texts)]);
+    let mut file = FileWriter::try_new(Vec::new(), &batch.schema()).unwrap();
+    file.write(&batch).unwrap();
+    workspace.write("input/a.arrow", file.into_inner().unwrap());
+    workspace.write("pipeline.yaml", pipeline().output("format: jsonl-zst").to_string());
+    let summary = workspace.longsift(&["run", "pipeline.yaml", "-q"]).success().summary();
+    assert_eq!((count(&summary, "rows_in"), count(&summary, "quarantined")), (12, 2));
+    let codes = [1, 7].map(|row| (row, "invalid_utf8".to_owned()));
+    assert_eq!(quarantined(&workspace), BTreeMap::from(codes));
+    let table = read_parquet(&workspace.path("out.run/quarantine"));
+    assert!(table.column_by_name("length").is_none() && table.column_by_name("text").is_some());
+    workspace.longsift(&["verify", "out.run"]).success();
 }
 
 fn dictionary_of(values: DataType) -> DataType {

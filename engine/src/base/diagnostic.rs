@@ -66,6 +66,7 @@ pub struct Diagnostic {
     pub blame: Blame,
     /// Message: lower case, no full stop, the user's text in backticks.
     pub message: String,
+    #[serde(rename = "place")]
     pub location: Option<DiagnosticLocation>,
     /// Text next to the caret: usually the expected value.
     pub label: Option<String>,

@@ -239,26 +239,28 @@ fn compact(slice: RecordBatch, bytes: u64) -> RecordBatch {
 }
 
 /// Lists columns that Parquet cannot hold or our reader rejects, such as lists nested a hundred deep, each with the reason.
-/// Cost: writes a row of nulls in memory and reads its footer.
 pub fn unsupported_columns(schema: &Schema) -> Vec<String> {
-    let one = |field: &Arc<Field>| {
-        let stored = types::map_field(field, types::storage_type);
-        let stored = stored.as_ref().clone().with_nullable(true);
-        let written = || {
-            let column = new_null_array(stored.data_type(), 1);
-            let of_one = Arc::new(Schema::new(vec![stored.clone()]));
-            let mut writer = ArrowWriter::try_new(Vec::new(), Arc::clone(&of_one), None)?;
-            writer.write(&RecordBatch::try_new(of_one, vec![column])?)?;
-            writer.into_inner()
-        };
-        let attempt = || match written() {
-            Ok(file) => Footer::parse_file(&file).map(drop).map_err(|problem| problem.to_string()),
-            Err(ParquetError::NYI(_)) => Err("Parquet does not support it".to_owned()),
-            Err(error) => Err(error.to_string()),
-        };
-        Some(types::unsupported(field, guarded(attempt).err()?))
+    schema.fields().iter().filter_map(unsupported_column).collect()
+}
+
+/// Returns the column with the reason if Parquet cannot hold it or our reader rejects it. Cost: writes a null in memory and
+/// reads its footer.
+pub fn unsupported_column(field: &Arc<Field>) -> Option<String> {
+    let stored = types::map_field(field, types::storage_type);
+    let stored = stored.as_ref().clone().with_nullable(true);
+    let written = || {
+        let column = new_null_array(stored.data_type(), 1);
+        let of_one = Arc::new(Schema::new(vec![stored.clone()]));
+        let mut writer = ArrowWriter::try_new(Vec::new(), Arc::clone(&of_one), None)?;
+        writer.write(&RecordBatch::try_new(of_one, vec![column])?)?;
+        writer.into_inner()
     };
-    schema.fields().iter().filter_map(one).collect()
+    let attempt = || match written() {
+        Ok(file) => Footer::parse_file(&file).map(drop).map_err(|problem| problem.to_string()),
+        Err(ParquetError::NYI(_)) => Err("Parquet does not support it".to_owned()),
+        Err(error) => Err(error.to_string()),
+    };
+    Some(types::unsupported(field, guarded(attempt).err()?))
 }
 
 pub(crate) fn codec(compression: ParquetCompression) -> Codec {

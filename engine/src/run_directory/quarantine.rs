@@ -17,7 +17,7 @@ use super::units::Part;
 use crate::base::error::Result;
 use crate::dataset::input::Dataset;
 use crate::dataset::lost_row_groups::LostRowGroups;
-use crate::dataset::part::PartWriter;
+use crate::dataset::part::{self, PartWriter};
 use crate::dataset::rows;
 use crate::dataset::units::WorkUnit;
 use crate::storage::files;
@@ -37,12 +37,17 @@ pub const COLUMNS: [&str; 6] = [
     "longsift_message",
 ];
 
-/// Returns the schema: the input's columns, nullable, then [`COLUMNS`].
-pub fn schema(input: &Schema) -> SchemaRef {
-    let mut fields: Vec<Arc<Field>> = input
-        .fields()
+/// Returns the indices of the input's columns that Parquet can hold; an output in another format may have others.
+fn storable_columns(input: &Schema) -> Vec<usize> {
+    let fields = input.fields();
+    (0..fields.len()).filter(|index| part::unsupported_column(&fields[*index]).is_none()).collect()
+}
+
+/// Returns the schema: these columns of the input, nullable, then [`COLUMNS`].
+fn schema(input: &Schema, columns: &[usize]) -> SchemaRef {
+    let mut fields: Vec<Arc<Field>> = columns
         .iter()
-        .map(|field| Arc::new(field.as_ref().clone().with_nullable(true)))
+        .map(|index| Arc::new(input.field(*index).clone().with_nullable(true)))
         .collect();
     for name in COLUMNS {
         let (kind, nullable) = match name {
@@ -69,7 +74,8 @@ pub(crate) fn write(
         files::remove_file(&path)?;
         return Ok(None);
     }
-    let schema = schema(&dataset.schema);
+    let columns = storable_columns(&dataset.schema);
+    let schema = schema(&dataset.schema, &columns);
     let by_row: HashMap<u64, &BadRow> = bad.iter().map(|bad| (bad.row, bad)).collect();
     let rows: Vec<u64> = bad.iter().map(|bad| bad.row).collect();
     let mut writer = PartWriter::table(&path, &schema)?;
@@ -87,7 +93,8 @@ pub(crate) fn write(
     for batch in rows::read_faulty_rows(dataset, unit, &rows, lost, BATCH_ROWS)? {
         let (numbers, originals) = batch?;
         let reasons: Vec<Reason<'_>> = numbers.iter().map(reason).collect();
-        writer.write(&batch_with_reasons(&schema, originals.columns().to_vec(), &reasons))?;
+        let originals = columns.iter().map(|index| Arc::clone(originals.column(*index)));
+        writer.write(&batch_with_reasons(&schema, originals.collect(), &reasons))?;
     }
     Ok(Some(Part::new(part_path, &writer.finish()?)))
 }
@@ -98,9 +105,10 @@ pub(crate) fn write_files(path: &Path, dataset: &Dataset) -> Result<Option<Part>
     if bad.is_empty() {
         return Ok(None);
     }
-    let schema = schema(&dataset.schema);
-    let input = dataset.schema.fields().iter();
-    let originals = input.map(|field| new_null_array(field.data_type(), bad.len())).collect();
+    let columns = storable_columns(&dataset.schema);
+    let schema = schema(&dataset.schema, &columns);
+    let originals = schema.fields().iter().take(columns.len());
+    let originals = originals.map(|field| new_null_array(field.data_type(), bad.len())).collect();
     let reasons = bad.iter().map(|file| Reason {
         file: &file.path,
         row_group: None,

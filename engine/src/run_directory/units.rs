@@ -248,7 +248,12 @@ pub fn usable_record(
     accepts: impl Fn(&UnitRecord) -> bool,
 ) -> Result<Option<UnitRecord>> {
     let record: Option<UnitRecord> = directory.read_json(&record_path(directory, &unit.name()))?;
-    match record.filter(|record| accepts(record) && record.input == identity(dataset, unit)) {
+    let is_of_unit = |record: &UnitRecord| {
+        let rows = (record.row_groups, record.first_row);
+        rows == ((unit.row_groups.start, unit.row_groups.end), unit.first_row)
+            && record.input == identity(dataset, unit)
+    };
+    match record.filter(|record| is_of_unit(record) && accepts(record)) {
         Some(record) if Part::all_in_place(record.parts(), &directory.root)? => Ok(Some(record)),
         _ => Ok(None),
     }
