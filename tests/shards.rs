@@ -149,6 +149,21 @@ fn damaged_parts_and_records_of_a_shard_are_written_again() {
 }
 
 #[test]
+fn a_record_that_names_other_rows_is_not_used() {
+    for (key, value) in [("first_row", json!(1)), ("row_groups", json!([1, 2]))] {
+        let workspace = workload();
+        score(&workspace, "0/1");
+        let path = files_below(&workspace.path("out.run/units")).into_iter().min().unwrap();
+        let mut record = read_json(&path);
+        record[key] = if record[key] == value { json!(7) } else { value };
+        fs::write(&path, record.to_string()).unwrap();
+        let summary = workspace.longsift(&["run", "pipeline.yaml", "-q"]).success().summary();
+        assert!(count(&summary, "windows_scored") > 0, "{key}: its unit is scored again");
+        assert_eq!(workspace.results(), undisturbed().0, "{key}");
+    }
+}
+
+#[test]
 fn parts_of_another_selection_are_not_used() {
     let workspace = workload();
     score(&workspace, "0/1");

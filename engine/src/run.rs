@@ -75,13 +75,15 @@ pub struct RunOutcome {
     /// Kept share by label, for `output.report_by`.
     pub labels: Option<LabelShares>,
     pub warnings: Vec<Diagnostic>,
+    /// Kept samples of the selection that this one replaced, if its settings differ.
+    pub replaced: Option<u64>,
     /// Error if the result was not committed to the output; the summary describes the refused result.
     pub refused: Option<Failure>,
 }
 
 impl RunOutcome {
     fn new(summary: Summary) -> Self {
-        Self { summary, labels: None, warnings: Vec::new(), refused: None }
+        Self { summary, labels: None, warnings: Vec::new(), replaced: None, refused: None }
     }
 }
 

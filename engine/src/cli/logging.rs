@@ -12,6 +12,9 @@ use crate::base::secrets::shown;
 use crate::base::text::{json_safe, line_safe};
 use crate::cli::{Cli, Command, LogFormat};
 
+/// Target of messages about the result, which are logged after progress bars as well.
+pub const RESULT: &str = "longsift::result";
+
 /// Starts logging. While progress bars are drawn, only warnings are logged by default.
 pub fn start(cli: &Cli, bars: bool) {
     let level = match (cli.quiet, cli.verbose) {
@@ -23,7 +26,11 @@ pub fn start(cli: &Cli, bars: bool) {
     };
     // `object_store` logs every failed attempt of a request; the module `object_stores` reports requests that fail for good.
     let others = if level == LevelFilter::INFO { LevelFilter::WARN } else { level };
-    let filter = Targets::new().with_default(level).with_target("object_store", others);
+    let of_results = if cli.quiet { level } else { level.max(LevelFilter::INFO) };
+    let filter = Targets::new()
+        .with_default(level)
+        .with_target("object_store", others)
+        .with_target(RESULT, of_results);
     let run = match &cli.command {
         Command::Run(arguments) => arguments.run_id.clone(),
         _ => None,
@@ -31,7 +38,7 @@ pub fn start(cli: &Cli, bars: bool) {
     let utc: fn(&mut Writer<'_>) -> std::fmt::Result =
         |writer| writer.write_str(&crate::base::clock::now_utc());
     let builder = tracing_subscriber::fmt()
-        .with_max_level(level)
+        .with_max_level(of_results)
         .with_writer(Arc::new(Log { format: cli.log_format, run }))
         .with_timer(utc);
     match cli.log_format {

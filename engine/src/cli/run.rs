@@ -12,7 +12,8 @@ use crate::base::error::{Failure, Result};
 use crate::base::progress::Progress;
 use crate::base::secrets::shown;
 use crate::base::stop::Stop;
-use crate::base::text::{json_safe, shell_word};
+use crate::base::text::{count, json_safe, shell_word};
+use crate::cli::logging::RESULT;
 use crate::cli::{AnswerFormat, Cli, Engine, RunArguments};
 use crate::plan::Plan;
 use crate::report::closing::{LabelTable, closing_line, closing_table};
@@ -54,6 +55,10 @@ pub(super) fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8>
         return Ok(failed(cli, arguments, &mut observers, &stop, refused, Some(&plan), summary));
     }
     report(cli, &outcome.warnings);
+    if let Some(replaced) = outcome.replaced {
+        let [kept, replaced] = [summary.kept, replaced].map(count);
+        tracing::info!(target: RESULT, "the selection of {kept} samples replaces one of {replaced}");
+    }
     summary.run_id.clone_from(&arguments.run_id);
     if summary.status == "nothing_to_do" {
         summary.exit_code = arguments.nothing_to_do_exit;
@@ -63,7 +68,7 @@ pub(super) fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8>
             _ if plan.units.is_empty() => "the input has no rows",
             _ => "the output is complete and nothing has changed",
         };
-        tracing::info!("nothing to do: {why}");
+        tracing::info!(target: RESULT, "nothing to do: {why}");
     } else if !cli.quiet {
         let output = &plan.spec.pipeline.output;
         let compared = output.compare.iter().map(|formula| formula.name()).collect();

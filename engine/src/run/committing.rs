@@ -90,10 +90,12 @@ impl Run<'_> {
         let calibration = &selection.calibration;
         manifest.calibration =
             Some(directory.write_record(&folders.records, "calibration.json", calibration)?);
-        self.commit(&folders.records, &mut manifest, known, &staged.moves, &summary, run_lock)?;
+        let folder = &folders.records;
+        let replaced =
+            self.commit(folder, &mut manifest, known, &staged.moves, &summary, run_lock)?;
         let mut warnings = [selection.warnings, found.warnings].concat();
         warnings.extend(card_name.and_then(|name| edited_card_warning(plan, name)));
-        Ok(RunOutcome { labels, warnings, ..RunOutcome::new(summary) })
+        Ok(RunOutcome { labels, warnings, replaced, ..RunOutcome::new(summary) })
     }
 
     /// Returns the writer of a selection. Shards write their parts to a folder of this selection and version.
@@ -144,6 +146,7 @@ impl Run<'_> {
     }
 
     /// Stages the records of the selection in `folder` and moves everything into place together. `moves` lists the parts.
+    /// Returns the kept samples of a selection of other settings that it replaces.
     fn commit(
         &self,
         folder: &Path,
@@ -152,7 +155,7 @@ impl Run<'_> {
         moves: &[(PathBuf, PathBuf)],
         summary: &Summary,
         run_lock: &RunLock,
-    ) -> Result<()> {
+    ) -> Result<Option<u64>> {
         let directory = self.directory;
         let starts_again = self.scores.root == directory.fresh().root;
         let replaces_all = starts_again || self.plan.options.fresh;
@@ -221,15 +224,7 @@ impl Run<'_> {
         if self.is_intent_damaged {
             directory.remove_intent()?;
         }
-        let replaced = summary_before.filter(|_| replaces);
         commit::commit(directory, &intent, run_lock)?;
-        if let Some(before) = replaced {
-            tracing::info!(
-                "the selection of {} samples replaces one of {}",
-                text::count(summary.kept),
-                text::count(before.kept)
-            );
-        }
         let times = self.progress.times();
         let seconds: Vec<_> =
             times.iter().map(|(stage, time)| json!([stage, time.as_secs_f64()])).collect();
@@ -238,7 +233,8 @@ impl Run<'_> {
             "selection_committed",
             json!({ "kept": summary.kept, "files": manifest.data.len(), "seconds": seconds }),
         )?;
-        self.directory.remove_working_files()
+        self.directory.remove_working_files()?;
+        Ok(summary_before.filter(|_| replaces).map(|before| before.kept))
     }
 
     /// Records an increment whose input was completely filtered by earlier runs: a manifest without data, and the calibration,

@@ -52,14 +52,14 @@ impl LabelLength {
         }
         summary.extend(self.notes.iter().cloned());
         let mut blocks = vec![Block::List(summary)];
-        blocks.extend(matrix_table(&self.matrix));
-        let mut sections = vec![section(
-            "labels",
-            "Good classes against other classes",
-            "How often a good window ranks above a window of the class (AUROC). pass: the interval is above 0.5; weak: \
-             it contains 0.5; fail: it is below.",
-            blocks,
-        )];
+        let mut lead = "";
+        if let Some(table) = matrix_table(&self.matrix) {
+            lead = "How often a good window ranks above a window of the class (AUROC). pass: the interval is above \
+                    0.5; weak: it contains 0.5; fail: it is below.";
+            blocks.push(table);
+        }
+        let title = "Good classes against other classes";
+        let mut sections = vec![section("labels", title, lead, blocks)];
         if self.reports.is_empty() {
             return sections;
         }
