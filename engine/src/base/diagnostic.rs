@@ -107,8 +107,12 @@ impl Diagnostic {
 
     #[must_use]
     pub fn label(mut self, label: impl Into<String>) -> Self {
-        self.label = Some(cut(&label.into()));
+        self.set_label(label);
         self
+    }
+
+    pub fn set_label(&mut self, label: impl Into<String>) {
+        self.label = Some(cut(&label.into()));
     }
 
     #[must_use]
@@ -124,8 +128,12 @@ impl Diagnostic {
 
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(cut(&hint.into()));
+        self.set_hint(hint);
         self
+    }
+
+    pub fn set_hint(&mut self, hint: impl Into<String>) {
+        self.hint = Some(cut(&hint.into()));
     }
 
     pub fn is_error(&self) -> bool {
@@ -137,7 +145,7 @@ impl Diagnostic {
 const MAX_MESSAGE_BYTES: usize = 8_000;
 
 /// Removes secret parts of addresses and truncates to [`MAX_MESSAGE_BYTES`].
-pub(crate) fn cut(text: &str) -> String {
+fn cut(text: &str) -> String {
     let mut text = secrets::shown(text).into_owned();
     if text.len() > MAX_MESSAGE_BYTES {
         text.truncate(text.floor_char_boundary(MAX_MESSAGE_BYTES));

@@ -243,10 +243,7 @@ impl Verification {
             self.find(Blame::Bug, "summary.json", violation);
         }
         let documents = manifest.lock.settings["output"]["samples"] == "documents";
-        let reasons = if documents { &summary.rows_dropped } else { &summary.windows_dropped };
-        let not_selected =
-            reasons.iter().filter(|(reason, _)| dropped::is_selection_reason(reason));
-        let not_selected: u64 = not_selected.map(|(_, samples)| samples).sum();
+        let not_selected = summary.samples_not_kept(documents);
         let in_output = summary.rows_written(documents, manifest.mark_only);
         let rows = |parts: &[Part]| parts.iter().map(|part| part.rows).sum::<u64>();
         let bad_files = manifest.bad_files.len() as u64;

@@ -52,6 +52,11 @@ pub struct RunDirectory {
     pub output: PathBuf,
 }
 
+/// Whether the name of a folder is that of a run directory.
+fn is_named_run(folder: &Path) -> bool {
+    folder.extension().is_some_and(|extension| extension == "run")
+}
+
 impl RunDirectory {
     pub fn for_output(output: &Path) -> Self {
         // Removes a trailing slash.
@@ -94,8 +99,7 @@ impl RunDirectory {
 
     /// Whether the command line names a run directory instead of a pipeline file.
     pub fn exists_at(pipeline: &Path) -> bool {
-        pipeline.extension().is_some_and(|extension| extension == "run")
-            && files::is_folder(pipeline).unwrap_or(false)
+        is_named_run(pipeline) && files::is_folder(pipeline).unwrap_or(false)
     }
 
     /// Returns the innermost folder at or above `path` that holds the files of a result only: a run directory, or the `data/` of
@@ -103,9 +107,7 @@ impl RunDirectory {
     pub fn result_folder(path: &Path) -> Option<PathBuf> {
         let existing = files::nearest_existing(path);
         let mut missing = path.ancestors().take_while(|folder| *folder != existing);
-        if let Some(folder) =
-            missing.find(|folder| folder.extension().is_some_and(|extension| extension == "run"))
-        {
+        if let Some(folder) = missing.find(|folder| is_named_run(folder)) {
             return Some(folder.to_owned());
         }
         let folder = existing.canonicalize().ok()?;
@@ -123,7 +125,7 @@ impl RunDirectory {
         if !store::is_address(root)
             && root.is_symlink()
             && let Ok(target) = root.canonicalize()
-            && target.extension().is_some_and(|extension| extension == "run")
+            && is_named_run(&target)
             && !root.with_extension("").exists()
         {
             return Self::open(&target);
@@ -142,8 +144,7 @@ impl RunDirectory {
         if store::is_address(&self.root) || !self.root.is_symlink() {
             return None;
         }
-        let target = self.root.canonicalize().ok()?;
-        target.extension().filter(|extension| *extension == "run")?;
+        let target = self.root.canonicalize().ok().filter(|target| is_named_run(target))?;
         let other = target.with_extension("").canonicalize().ok()?;
         (self.output.canonicalize().ok().as_ref() != Some(&other)).then_some(target)
     }

@@ -130,24 +130,27 @@ impl Summary {
         ["plan", "table", "score", "select", "write"].into_iter().filter_map(known).collect()
     }
 
-    /// Kept samples in the output: 0 if the run failed, even if it would have kept some.
+    /// Returns the kept samples in the output: 0 if the run failed, even if it would have kept some.
     pub fn samples_written(&self) -> u64 {
         if self.error.is_none() { self.kept } else { 0 }
     }
 
-    /// Rows of the output. With `mark_only` they include rejected samples and rows without a sample. `documents`: whether
-    /// samples are documents.
+    /// Returns the samples that the selection did not keep. `documents`: whether samples are documents.
+    pub fn samples_not_kept(&self, documents: bool) -> u64 {
+        let dropped = if documents { &self.rows_dropped } else { &self.windows_dropped };
+        dropped.iter().filter(|(reason, _)| is_selection_reason(reason)).map(|(_, of)| of).sum()
+    }
+
+    /// Returns the rows of the output. With `mark_only` they include the samples that are not kept and the rows without a
+    /// sample.
     pub fn rows_written(&self, documents: bool, mark_only: bool) -> u64 {
         if !mark_only || self.error.is_some() {
             return self.samples_written();
         }
-        let total = |counts: &BTreeMap<String, u64>, of_samples: bool| -> u64 {
-            let chosen =
-                counts.iter().filter(|(reason, _)| is_selection_reason(reason) == of_samples);
-            chosen.map(|(_, number)| number).sum()
-        };
-        let rejected = if documents { &self.rows_dropped } else { &self.windows_dropped };
-        self.kept + total(rejected, true) + total(&self.rows_dropped, false)
+        let without_sample =
+            self.rows_dropped.iter().filter(|(reason, _)| !is_selection_reason(reason));
+        let without_sample: u64 = without_sample.map(|(_, rows)| rows).sum();
+        self.kept + self.samples_not_kept(documents) + without_sample
     }
 
     /// Checks both accounting equations. A violation is a bug.

@@ -1,6 +1,6 @@
 //! Sources of a pipeline, positions in them, and the problems found there.
 
-use crate::base::diagnostic::{Blame, Diagnostic, DiagnosticLocation, TextLocation, cut};
+use crate::base::diagnostic::{Blame, Diagnostic, DiagnosticLocation, TextLocation};
 use crate::base::secrets::masked;
 use crate::base::text;
 
@@ -98,12 +98,12 @@ pub(crate) struct DiagnosticMut<'p>(&'p mut Diagnostic);
 
 impl DiagnosticMut<'_> {
     pub(crate) fn label(self, label: impl Into<String>) -> Self {
-        self.0.label = Some(cut(&label.into()));
+        self.0.set_label(label);
         self
     }
 
     pub(crate) fn hint(self, hint: impl Into<String>) -> Self {
-        self.0.hint = Some(cut(&hint.into()));
+        self.0.set_hint(hint);
         self
     }
 }
