@@ -153,6 +153,11 @@ fn foreign_files_and_changed_records_are_found() {
     fs::write(record, json.to_string()).unwrap();
     let found = findings(&verified(&workspace, 3));
     assert!(found[0].0.starts_with("units/"), "{found:?}");
+    let listed = fs::read(workspace.path("out.run/manifest.json")).unwrap();
+    fs::remove_file(workspace.path("out.run/manifest.json")).unwrap();
+    let found = findings(&verified(&workspace, 3));
+    assert!(found.iter().any(|(name, _)| name.starts_with("units/")), "{found:?}");
+    fs::write(workspace.path("out.run/manifest.json"), listed).unwrap();
     fs::write(record, whole).unwrap();
     fs::remove_file(workspace.path("out.run/_SUCCESS")).unwrap();
     assert_eq!(
@@ -290,15 +295,42 @@ fn a_run_with_other_settings_and_nothing_to_do_is_verified() {
     }
 }
 
-/// Changes the manifest as a run would have written it.
+/// Changes a record as a run would have written it.
+fn rewrite_record(workspace: &Workspace, name: &str, change: impl FnOnce(&mut Value)) {
+    let path = workspace.path(name);
+    let mut record = read_json(&path);
+    assert!(record.as_object_mut().unwrap().remove("sha256").is_some());
+    change(&mut record);
+    workspace.write("sealed/record", record.to_string());
+    record["sha256"] = json!(workspace.hashes(&["sealed"])["sealed/record"]);
+    fs::write(&path, record.to_string()).unwrap();
+}
+
 fn rewrite_manifest(workspace: &Workspace, change: impl FnOnce(&mut Value)) {
-    let path = workspace.path("out.run/manifest.json");
-    let mut manifest = read_json(&path);
-    assert!(manifest.as_object_mut().unwrap().remove("sha256").is_some());
-    change(&mut manifest);
-    workspace.write("sealed/manifest", manifest.to_string());
-    manifest["sha256"] = json!(workspace.hashes(&["sealed"])["sealed/manifest"]);
-    fs::write(&path, manifest.to_string()).unwrap();
+    rewrite_record(workspace, "out.run/manifest.json", change);
+}
+
+#[test]
+fn a_unit_with_a_damaged_record_is_scored_again() {
+    let workspace = workspace();
+    let before = workspace.run(&pipeline());
+    let record = &files_below(&workspace.path("out.run/units"))[0];
+    let whole = fs::read(record).unwrap();
+    for key in ["tokens_total", "rows", "not_measured"] {
+        let text = String::from_utf8(whole.clone()).unwrap();
+        let start = text.find(&format!("\"{key}\": ")).unwrap() + key.len() + 4;
+        let mut bytes = whole.clone();
+        bytes[start] ^= 1;
+        assert!(serde_json::from_slice::<Value>(&bytes).is_ok(), "{key}: still valid JSON");
+        fs::write(record, &bytes).unwrap();
+        let again = workspace.run(&pipeline());
+        assert!(count(&again, "windows_scored") > 0, "{key}");
+        for kept in ["tokens_total", "rows_in", "windows_total", "kept"] {
+            assert_eq!(again[kept], before[kept], "{key}: {kept}");
+        }
+        assert_eq!(fs::read(record).unwrap(), whole, "{key}");
+        verified(&workspace, 0);
+    }
 }
 
 #[test]
@@ -324,7 +356,7 @@ fn inconsistent_counts_are_reported_as_a_bug_of_longsift() {
         let record = &mut manifest["units"][0];
         record["counts"]["rows_scored"] = json!(40);
         let path = format!("out.run/units/{}.json", record["unit"].as_str().unwrap());
-        fs::write(workspace.path(&path), record.to_string()).unwrap();
+        rewrite_record(&workspace, &path, |changed| *changed = record.clone());
     });
     let answer = workspace.longsift(&["verify", "out.run"]).expect(1);
     assert!(answer.stdout.contains("rows were read, but 40 were scored"), "{}", answer.stdout);

@@ -450,6 +450,27 @@ fn a_guard_that_rejects_most_of_a_group_is_a_warning() {
     assert!(page.contains("unique_token_share at most 0.1"), "the page lists the guard");
     let report = read_json(&workspace.path("out.run/report.json"));
     assert_eq!(report["summary"]["guards"], summary["guards"]);
+    // Of each group, fewer windows pass than the fraction asks for.
+    let strict = pipeline("{statistic: unique_token_share, min_quantile: 0.6}");
+    workspace.write("pipeline.yaml", strict.score(&format!("{TERMS}, within: group")).to_string());
+    let run = |fraction: &str| {
+        let fraction = format!("stages.filter.keep_fraction={fraction}");
+        workspace.longsift(&["run", "pipeline.yaml", "--set", &fraction]).success()
+    };
+    let unfilled = "fewer windows were kept than `keep_fraction` asks for";
+    let answer = run("0.99");
+    assert!(answer.stderr.contains(unfilled), "{}", answer.stderr);
+    let summary = answer.summary();
+    let groups = summary["guards"][0]["groups"].as_array().unwrap();
+    for group in groups {
+        let (rejected, samples) = counts(group);
+        let (kept, wanted) = (samples - rejected, samples * 99 / 100);
+        let expected = format!("{kept} of {wanted} of group ");
+        assert!(answer.stderr.contains(&expected), "{expected}: {}", answer.stderr);
+    }
+    for fraction in ["0.01", "1"] {
+        assert!(!run(fraction).stderr.contains(unfilled), "{fraction}");
+    }
 }
 
 #[test]

@@ -16,6 +16,7 @@ pub(crate) mod manifest;
 pub mod pipeline_lock;
 pub(crate) mod quarantine;
 pub mod scores;
+pub(crate) mod seal;
 pub mod selected;
 pub(crate) mod summary;
 pub(crate) mod table;

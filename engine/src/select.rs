@@ -249,10 +249,17 @@ pub fn select(
         (value, gathered.group_totals[*group as usize].samples, totals)
     });
     let guards = guard_counts::count(&criteria, &groups);
-    let empty = groups.filter(|(.., totals)| totals.kept + totals.kept_not_measured == 0);
+    let amounts = groups
+        .map(|(value, _, totals)| (value, totals.kept + totals.kept_not_measured, totals.counted));
+    let unfilled = match plan.spec.score().calibration {
+        None => warnings::unfilled_fraction_warning(plan, amounts.clone()),
+        Some(_) => None,
+    };
+    let empty = amounts.filter(|(_, kept, _)| *kept == 0);
     let empty = empty.map(|(value, ..)| quoted_group(value.as_deref())).collect();
     let rules = gathered.by_number(decided.into_iter().map(|(rule, _)| rule));
     warnings.extend(warnings::guard_warnings(plan, &guards));
+    warnings.extend(unfilled);
     warnings.extend(warnings::empty_group_warning(&gathered, empty));
     let GatheredSamples { groups_of_samples, units, repeated_ids, totals, .. } = gathered;
     let skipped = criteria.skipped.iter().map(|of| of.measure.clone()).zip(totals.skipped);

@@ -301,19 +301,22 @@ fn score(plan: &Plan) -> String {
         None => format!("{} = {formula}", score.formula.unwrap_or_default().name()),
     };
     let filter = plan.spec.filter();
-    let scale = scale(score, filter, &terms).unwrap_or_else(|| "not standardised".to_owned());
-    let within = score
-        .within
-        .as_ref()
-        .map_or("over everything".to_owned(), |column| format!("within {}", quoted(column)));
+    let scale = match scale(score, filter, &terms) {
+        Some(scale) => format!("standardised by {scale}"),
+        None => "not standardised".to_owned(),
+    };
+    let groups = match &score.within {
+        Some(column) => format!("groups by {}", quoted(column)),
+        None => "all samples in one group".to_owned(),
+    };
     let calibration = score
         .calibration
         .as_ref()
         .map_or(String::new(), |path| format!(", calibrated by {}", quoted(&path.to_string())));
-    format!("statistics → score: {formula}, {scale}, {within}{calibration}")
+    format!("statistics → score: {formula}; {scale}; {groups}{calibration}")
 }
 
-/// Describes the scale of the terms of a score: `percentile over samples that pass the guards`. `None` without terms.
+/// Describes the scale of the terms of a score: `percentile among the samples that pass the guards`. `None` without terms.
 pub(crate) fn scale(score: &Score, filter: &Filter, terms: &[Term]) -> Option<String> {
     let scales = terms.iter().map(|term| term.standardise.unwrap_or(score.standardise));
     let scales: BTreeSet<String> = scales.map(|scale| written(&scale)).collect();
@@ -321,7 +324,7 @@ pub(crate) fn scale(score: &Score, filter: &Filter, terms: &[Term]) -> Option<St
     match (scales.is_empty(), filter.guards.is_empty()) {
         (true, _) => None,
         (false, true) => Some(scales),
-        (false, false) => Some(format!("{scales} over samples that pass the guards")),
+        (false, false) => Some(format!("{scales} among the samples that pass the guards")),
     }
 }
 

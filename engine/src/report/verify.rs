@@ -16,10 +16,10 @@ use crate::base::text::{bytes, count, line_safe};
 use crate::plan::columns;
 use crate::plan::fetch::RemoteModels;
 use crate::plan::fetch::stores::FetchKind;
-use crate::run_directory::keep::is_intact;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::{FINISH_COMMIT, Manifest};
 use crate::run_directory::pipeline_lock::PipelineLock;
+use crate::run_directory::seal::is_intact;
 use crate::run_directory::summary::Summary;
 use crate::run_directory::table::Table;
 use crate::run_directory::units::{self, Part, UnitRecord};
@@ -53,6 +53,8 @@ pub struct Finding {
     remedy: Remedy,
 }
 
+const DAMAGED_RECORD: &str = "missing, damaged or written by an earlier build";
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Remedy {
     /// The file is restored from a backup, or everything is computed again.
@@ -76,11 +78,11 @@ impl Verification {
     }
 
     /// Runs a check of files that the next run writes again once they are removed.
-    fn rebuilt(&mut self, check: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+    fn rebuilt<T>(&mut self, check: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let before = self.findings.len();
-        check(self)?;
+        let checked = check(self)?;
         self.findings[before..].iter_mut().for_each(|finding| finding.remedy = Remedy::Rebuild);
-        Ok(())
+        Ok(checked)
     }
 
     /// Checks the length and digest of a file. Returns whether they match its record.
@@ -215,15 +217,26 @@ impl Verification {
         Ok(())
     }
 
+    /// Compares the records of units with those in the manifest.
     fn records(&mut self, scores: &RunDirectory, manifest: &Manifest) -> Result<()> {
         for record in &manifest.units {
-            let path = units::record_path(scores, &record.unit);
-            if scores.read_json::<UnitRecord>(&path)?.as_ref() != Some(record) {
-                let what = format!("units/{}.json", record.unit);
-                self.find(Blame::Data, what, "differs from the record in the manifest");
-            }
+            let message = match units::read(scores, &units::record_path(scores, &record.unit))? {
+                None => DAMAGED_RECORD,
+                Some(found) if found != *record => "differs from the record in the manifest",
+                Some(_) => continue,
+            };
+            self.find(Blame::Data, format!("units/{}.json", record.unit), message);
         }
         Ok(())
+    }
+
+    /// Reads the records of the units of an unfinished run.
+    fn records_so_far(&mut self, directory: &RunDirectory) -> Result<Vec<UnitRecord>> {
+        for path in units::damaged(directory)? {
+            let name = path.strip_prefix(&directory.root).unwrap_or(&path).display().to_string();
+            self.find(Blame::Data, name, DAMAGED_RECORD);
+        }
+        units::records(directory, |_| true)
     }
 
     /// Checks the equations between the records, the files and the summary of the whole run.
@@ -379,7 +392,7 @@ pub fn verify(directory: &RunDirectory) -> Result<Verification> {
     let manifest = Manifest::read_unchecked(directory)?;
     let records = match &manifest {
         Some(manifest) => manifest.units.clone(),
-        None => units::records(directory, |_| true)?,
+        None => found.rebuilt(|found| found.records_so_far(directory))?,
     };
     let before = manifest.clone();
     let mut counts = Counts::default();
@@ -399,7 +412,7 @@ pub fn verify(directory: &RunDirectory) -> Result<Verification> {
         found.sealed(&directory.manifest(), "manifest.json")?;
         found.rebuilt(|found| found.selection(directory, manifest))?;
         match &scores {
-            Ok(scores) => found.records(scores, manifest)?,
+            Ok(scores) => found.rebuilt(|found| found.records(scores, manifest))?,
             Err(gone) => {
                 let message = format!("the run with the scores is missing: {gone}");
                 found.find(Blame::Data, "scores", message);

@@ -6,9 +6,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::keep::is_intact;
 use super::layout::RunDirectory;
 use super::pipeline_lock::{PipelineLock, read_versioned};
+use super::seal::is_intact;
 use super::summary::TableUse;
 use super::units::{Part, UnitRecord};
 use crate::base::diagnostic::{Blame, Diagnostic};

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::facts::{self, Identity};
-use super::keep::sealed;
+use super::seal::sealed;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::storage::marked::{self, Mark};

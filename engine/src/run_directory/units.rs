@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::facts::{Fingerprints, MeasuredBy};
 use super::layout::RunDirectory;
+use super::seal::sealed;
 use crate::base::counts::{Counts, is_zero};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
@@ -205,6 +206,11 @@ pub fn record_path(directory: &RunDirectory, unit: &str) -> PathBuf {
     directory.units().join(format!("{unit}.json"))
 }
 
+/// Reads a record; `None` if it does not exist, is damaged or has no digest. Its unit is then scored again.
+pub fn read(directory: &RunDirectory, path: &Path) -> Result<Option<UnitRecord>> {
+    directory.read_intact(path)
+}
+
 /// Returns the records of `units` that have the wanted windows and measures, in order.
 pub fn valid_records(
     directory: &RunDirectory,
@@ -247,7 +253,7 @@ pub fn usable_record(
     unit: &WorkUnit,
     accepts: impl Fn(&UnitRecord) -> bool,
 ) -> Result<Option<UnitRecord>> {
-    let record: Option<UnitRecord> = directory.read_json(&record_path(directory, &unit.name()))?;
+    let record = read(directory, &record_path(directory, &unit.name()))?;
     let is_of_unit = |record: &UnitRecord| {
         let rows = (record.row_groups, record.first_row);
         rows == ((unit.row_groups.start, unit.row_groups.end), unit.first_row)
@@ -267,16 +273,29 @@ pub fn stale(directory: &RunDirectory, units: &[WorkUnit]) -> Result<Vec<UnitRec
 
 /// Reads the records of the units whose names satisfy `wanted`; skips records that are damaged.
 pub fn records(directory: &RunDirectory, wanted: impl Fn(&str) -> bool) -> Result<Vec<UnitRecord>> {
+    Ok(read_all(directory, wanted)?.into_iter().filter_map(|(_, record)| record).collect())
+}
+
+/// Lists the records that are damaged or have no digest.
+pub fn damaged(directory: &RunDirectory) -> Result<Vec<PathBuf>> {
+    let read = read_all(directory, |_| true)?.into_iter();
+    Ok(read.filter(|(_, record)| record.is_none()).map(|(path, _)| path).collect())
+}
+
+fn read_all(
+    directory: &RunDirectory,
+    wanted: impl Fn(&str) -> bool,
+) -> Result<Vec<(PathBuf, Option<UnitRecord>)>> {
     let mut paths = files::list_if_present(&directory.units())?;
     paths.retain(|path| {
         let name = path.file_stem().and_then(|stem| stem.to_str());
         // A temporary name that could not be removed is a second name of a valid record.
         name.filter(|name| !name.starts_with('.')).is_some_and(&wanted)
     });
-    let records = parallel::in_order(paths.len(), directory.concurrency(1), |index| {
-        directory.read_json::<UnitRecord>(&paths[index])
+    let read = parallel::in_order(paths.len(), directory.concurrency(1), |index| {
+        read(directory, &paths[index])
     })?;
-    Ok(records.into_iter().flatten().collect())
+    Ok(paths.into_iter().zip(read).collect())
 }
 
 /// Commits a unit by writing its record. If a valid record exists already, that one counts and is returned: the first of
@@ -291,7 +310,7 @@ pub fn commit(
     wanted: &Fingerprints,
     record: &UnitRecord,
 ) -> Result<Option<UnitRecord>> {
-    let json = serde_json::to_vec_pretty(record).expect("a record is plain data");
+    let json = serde_json::to_vec_pretty(&sealed(record)).expect("a record is plain data");
     let path = record_path(directory, &record.unit);
     if atomic::write_new(&path, &json)? {
         return Ok(None);
@@ -332,8 +351,9 @@ mod tests {
         });
         files::create_folder(&directory.units()).unwrap();
         let path = record_path(&directory, "u");
-        std::fs::write(&path, record.to_string()).unwrap();
-        std::fs::write(path.with_file_name(".tmp-1-0-u.json"), record.to_string()).unwrap();
+        let record = sealed(&record).to_string();
+        std::fs::write(&path, &record).unwrap();
+        std::fs::write(path.with_file_name(".tmp-1-0-u.json"), &record).unwrap();
         let gone = stale(&directory, &[]).unwrap();
         assert_eq!(gone.len(), 1, "the record itself");
         assert_eq!(records(&directory, |unit| unit != "u").unwrap(), Vec::new());

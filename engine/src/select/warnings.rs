@@ -141,6 +141,38 @@ pub(super) fn absent_group_warning(
     Some(Diagnostic::warning(Blame::Pipeline, message).hint(hint))
 }
 
+/// Warns about groups in which fewer samples have a score and pass the guards than `keep_fraction` asks for. `groups`: name,
+/// number of kept samples, and number of samples that the fraction refers to. A fraction of 1 means everything that passes.
+pub(super) fn unfilled_fraction_warning<'a>(
+    plan: &Plan,
+    groups: impl Iterator<Item = (&'a Option<String>, u64, u64)>,
+) -> Option<Diagnostic> {
+    let fraction = plan.spec.filter().keep_fraction.filter(|fraction| fraction.0 < 1.0)?;
+    let is_grouped = plan.spec.score().within.is_some();
+    let unfilled = groups.filter_map(|(group, kept, counted)| {
+        let wanted = fraction.floor_of(counted);
+        let of_group = match is_grouped {
+            true => format!(" of group {}", quoted_group(group.as_deref())),
+            false => String::new(),
+        };
+        (0 < kept && kept < wanted)
+            .then(|| format!("{} of {}{of_group}", count(kept), count(wanted)))
+    });
+    let unfilled: Vec<String> = unfilled.collect();
+    if unfilled.is_empty() {
+        return None;
+    }
+    let message = format!(
+        "fewer {} were kept than `keep_fraction` asks for, because no more pass the guards: {}",
+        plan.spec.pipeline.output.samples.name(),
+        listed(unfilled)
+    );
+    let hint =
+        "the fraction is of all samples, rejected ones included: relax a guard, or add input";
+    let setting = "stages.filter.keep_fraction";
+    Some(plan.spec.warning(setting, message).hint(hint))
+}
+
 pub(super) fn empty_group_warning(
     gathered: &GatheredSamples,
     empty: Vec<String>,

@@ -43,6 +43,9 @@ pub(crate) fn url(address: &str) -> Result<Url, StorageError> {
         StorageError::new("open", Location::parse(address), ErrorKind::Invalid, why.to_owned())
     };
     let (scheme, rest) = address.split_once("://").ok_or_else(|| wrong("it is not an address"))?;
+    if rest.is_empty() || rest.starts_with(['/', ':']) {
+        return Err(wrong("it names no host"));
+    }
     let secrets = secrets::recall(address);
     let user = if secrets.user.is_empty() { "" } else { "@" };
     let text = format!("{scheme}://{}{user}{rest}", secrets.user);

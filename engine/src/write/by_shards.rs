@@ -9,7 +9,7 @@ use crate::base::error::Result;
 use crate::base::parallel;
 use crate::dataset::units::WorkUnit;
 use crate::plan::shard::{self, Shard};
-use crate::run_directory::keep;
+use crate::run_directory::seal;
 use crate::storage::{atomic, files, marked};
 use crate::write::Writer;
 
@@ -53,7 +53,7 @@ impl Writer<'_> {
                 return Ok((false, staged.outcomes));
             }
             let staged = self.stage_range(range, &schema, &format, &self.written, &each)?;
-            let record = keep::sealed(&staged).to_string();
+            let record = seal::sealed(&staged).to_string();
             atomic::write_atomic(&self.record(range), record.as_bytes())?;
             Ok((true, staged.outcomes))
         })?;
@@ -76,7 +76,7 @@ impl Writer<'_> {
         format: &Format<'_>,
     ) -> Result<Option<StagedRange>> {
         let Some(bytes) = files::read_if_present(&self.record(range))? else { return Ok(None) };
-        let intact = keep::is_intact(&bytes).then_some(bytes);
+        let intact = seal::is_intact(&bytes).then_some(bytes);
         let staged = intact.and_then(|bytes| serde_json::from_slice::<StagedRange>(&bytes).ok());
         let names: Vec<String> = range.files.iter().flat_map(|stem| format.names(stem)).collect();
         let named = |staged: &StagedRange| staged.data.iter().map(|part| &part.path).eq(&names);

@@ -101,7 +101,7 @@ impl LengthResults {
         };
         let mut summary: Vec<String> = self.sentence.iter().cloned().collect();
         summary.push(format!(
-            "{} windows of {} documents{categories}, without BOS",
+            "{} windows of {} documents{categories}, measured without BOS tokens",
             count(self.kinds.values().map(|kind| kind.windows).sum()),
             count(documents)
         ));

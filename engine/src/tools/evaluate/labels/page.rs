@@ -39,7 +39,7 @@ impl LabelLength {
             summary.push(format!("left out: {rows} rows without a label"));
         }
         summary.push(format!(
-            "{} windows of {} documents in {} classes, without BOS",
+            "{} windows of {} documents in {} classes, measured without BOS tokens",
             count(self.classes.values().map(|class| class.windows).sum()),
             count(self.classes.values().map(|class| class.documents).sum()),
             count(self.classes.len() as u64)
