@@ -140,7 +140,7 @@ fn untested_window_lengths_are_a_warning() {
         let (_, stderr) = plan(&workspace, &pipeline.measure("lexical").filter(&filter));
         stderr
     };
-    let warning = "`repeated_share` depends on the length of a window, and thresholds hold from 1,024 to 32,768 tokens: \
+    let warning = "`repeated_share` depends on the length of a window, and its bounds were tested from 1,024 to 32,768 tokens: \
                    a window has ";
     for (pipeline, has) in [
         (on_text(512), "512 tokens"),

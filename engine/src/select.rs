@@ -260,7 +260,7 @@ pub fn select(
     let rules = gathered.by_number(decided.into_iter().map(|(rule, _)| rule));
     warnings.extend(warnings::guard_warnings(plan, &guards));
     warnings.extend(unfilled);
-    warnings.extend(warnings::empty_group_warning(&gathered, empty));
+    warnings.extend(warnings::empty_group_warning(&gathered, empty, records));
     let GatheredSamples { groups_of_samples, units, repeated_ids, totals, .. } = gathered;
     let skipped = criteria.skipped.iter().map(|of| of.measure.clone()).zip(totals.skipped);
     let not_measured = skipped.filter(|(_, windows)| *windows > 0).collect();

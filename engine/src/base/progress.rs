@@ -47,8 +47,9 @@ impl Progress {
             if on_terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let now = Instant::now();
         let rows = MultiProgress::with_draw_target(target);
+        let bar = ProgressBar::no_length().with_style(style()).with_prefix("plan");
         Self {
-            bar: rows.add(ProgressBar::no_length()),
+            bar: rows.add(bar),
             rows,
             devices: Mutex::new(Vec::new()),
             on_terminal,
@@ -67,14 +68,9 @@ impl Progress {
         for row in lock(&self.devices).drain(..) {
             row.finish_and_clear();
         }
-        let style = ProgressStyle::with_template(
-            "{prefix:>6} {wide_bar} {percent:>3} %  {msg}  {eta} left",
-        )
-        .expect("a constant template");
-        self.bar.set_style(style);
-        self.bar.reset();
         self.bar.set_prefix(name);
         self.bar.set_length(total.max(1));
+        self.bar.reset();
         self.note_peak();
         *lock(&self.phase) = name;
         *lock(&self.started) = Instant::now();
@@ -106,6 +102,11 @@ impl Progress {
             windows as f64 / seconds,
             count((tokens_done as f64 / seconds) as u64)
         );
+        // The total is an estimate: a phase that goes on is not shown as finished.
+        let done = self.bar.position() + tokens;
+        if self.bar.length().is_some_and(|total| total < done) {
+            self.bar.set_length(done + done / 64 + 1);
+        }
         self.bar.inc(tokens);
         self.bar.set_message(rates.clone());
         let mut logged = lock(&self.logged);
@@ -199,6 +200,11 @@ impl Progress {
         }
         self.bar.finish_and_clear();
     }
+}
+
+fn style() -> ProgressStyle {
+    ProgressStyle::with_template("{prefix:>6} {wide_bar} {percent:>3} %  {msg}  {eta} left")
+        .expect("a constant template")
 }
 
 /// Returns the value of a name, appending it if it is missing.

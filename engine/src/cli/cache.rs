@@ -34,6 +34,8 @@ pub(super) struct CacheListing {
     kinds: Vec<CacheKind>,
     runs: Vec<ListedRun>,
     removed: Vec<CacheEntry>,
+    #[serde(skip)]
+    is_cleared: bool,
     /// Entries that were not removed because they are in use.
     in_use: Vec<PathBuf>,
     /// Entries that were not removed because longsift did not write them.
@@ -79,7 +81,8 @@ pub(super) fn cache(arguments: &CacheArguments) -> Result<CacheListing> {
     }
     let folder = folder.clone().map_or_else(files::user_cache_folder, Ok)?;
     let now = SystemTime::now();
-    let mut kept = CacheListing { folder, ..CacheListing::default() };
+    let is_cleared = !arguments.clear.is_empty();
+    let mut kept = CacheListing { folder, is_cleared, ..CacheListing::default() };
     for (kind, doc) in KINDS {
         let mut entries = Vec::new();
         for path in files::list_if_present(&kept.folder.join(kind))? {
@@ -237,9 +240,10 @@ impl fmt::Display for CacheListing {
             let path = line_safe(&path.display().to_string());
             writeln!(f, "kept, not written by longsift: {path}")?;
         }
-        if !self.removed.is_empty() {
+        if self.is_cleared {
             let total = self.removed.iter().map(|entry| entry.bytes).sum();
             let entries = match self.removed.len() {
+                0 => return writeln!(f, "removed nothing"),
                 1 => "1 entry".to_owned(),
                 number => format!("{} entries", count(number as u64)),
             };

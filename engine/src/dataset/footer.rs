@@ -331,6 +331,6 @@ fn unsigned(bytes: i64) -> u64 {
 
 fn damaged(why: impl std::fmt::Display) -> DataProblem {
     DataProblem::data(format!("not a readable Parquet file: {why}")).with_hint(
-        "rewrite the file, exclude it from the input, or set `input.format` if it is not Parquet",
+        "rewrite the file, exclude it from the input, or set `input.format` if it is JSON Lines or Arrow",
     )
 }

@@ -119,7 +119,7 @@ pub(super) fn window_length(measures: &Measures, found: &mut Findings<'_>) {
         return;
     };
     let message = format!(
-        "`{statistic}` depends on the length of a window, and thresholds hold from {} to {} tokens: a window has {lengths}",
+        "`{statistic}` depends on the length of a window, and its bounds were tested from {} to {} tokens: a window has {lengths}",
         count(u64::from(*TESTED_TOKENS.start())),
         count(u64::from(*TESTED_TOKENS.end()))
     );

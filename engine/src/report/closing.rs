@@ -109,7 +109,8 @@ pub fn closing_table(
         for device in &devices.list {
             line("device", device_line(device, summary.seconds));
         }
-        let steps = devices.steps.iter();
+        // Every device becomes ready once.
+        let steps = devices.steps.iter().filter(|(step, _)| *step != "device_ready");
         let steps: Vec<String> =
             steps.map(|(step, number)| format!("{} {step}", count(*number))).collect();
         if !steps.is_empty() {
@@ -124,7 +125,7 @@ pub fn closing_table(
 
 fn device_line(device: &DeviceWork, seconds: f64) -> String {
     let mut text = format!(
-        "{}: {} pieces, {} tokens, {:.0} % busy, at most {} reserved",
+        "{}: {} work items, {} tokens, {:.0} % busy, at most {} reserved",
         device.name,
         count(device.pieces),
         count(device.tokens),
@@ -152,7 +153,7 @@ fn drifted(drift: &GroupDrift) -> String {
     )
 }
 
-fn equation(
+pub(super) fn equation(
     total: u64,
     verb: &str,
     rest: u64,

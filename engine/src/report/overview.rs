@@ -31,6 +31,7 @@ use crate::dataset::units::WorkUnit;
 use crate::plan::options::PlanOptions;
 use crate::plan::{Plan, explain};
 use crate::report::amount::Amount;
+use crate::report::closing::equation;
 use crate::report::page::chart::BY_POSITION;
 use crate::run_directory::calibration::{CalibratedGroup, Calibration};
 use crate::run_directory::layout::RunDirectory;
@@ -329,6 +330,10 @@ impl fmt::Display for Overview {
         let share = |part: u64, all: u64| 100.0 * part as f64 / all.max(1) as f64;
         let all = self.all();
         writeln!(f, "{}", self.verdict())?;
+        let summary = &self.summary;
+        let (dropped, quarantined) = (&summary.rows_dropped, summary.quarantined);
+        let rows = equation(summary.rows_in, "kept", summary.rows_kept, dropped, quarantined);
+        writeln!(f, "  rows      {rows}")?;
         writeln!(f, "  score     {}", self.score)?;
         writeln!(f, "  keeps     {}", self.amount)?;
         for guard in &self.guards {

@@ -401,16 +401,23 @@ impl fmt::Display for WhatIf {
         let mut rows = vec![header.map(str::to_owned).to_vec()];
         let mut groups: Vec<&GroupChange> = self.groups.iter().collect();
         groups.sort_by_key(|group| std::cmp::Reverse(group.change.all.samples));
-        for group in groups.iter().take(MAX_PRINTED_GROUPS) {
-            let name = group.value.as_deref().map_or_else(|| "-".to_owned(), value_name);
-            let score = match group.thresholds_then.as_slice() {
-                [Some(score)] => format!("{score:.4}"),
-                [None] => "none".to_owned(),
-                budgets => format!("{} budgets", budgets.len()),
-            };
-            rows.push(row(name, &group.change, score));
-        }
-        rows.push(row("all".to_owned(), &self.total, String::new()));
+        let score = |group: &GroupChange| match group.thresholds_then.as_slice() {
+            [Some(score)] => format!("{score:.4}"),
+            [None] => "none".to_owned(),
+            budgets => format!("{} budgets", budgets.len()),
+        };
+        let total = match &groups[..] {
+            [only] if only.value.is_none() => score(only),
+            _ => {
+                for group in groups.iter().take(MAX_PRINTED_GROUPS) {
+                    let name =
+                        group.value.as_deref().map_or_else(|| "(null)".to_owned(), value_name);
+                    rows.push(row(name, &group.change, score(group)));
+                }
+                String::new()
+            }
+        };
+        rows.push(row("all".to_owned(), &self.total, total));
         table(&rows).iter().try_for_each(|line| writeln!(f, "{line}"))?;
         let smaller = groups.len().saturating_sub(MAX_PRINTED_GROUPS);
         if smaller > 0 {
@@ -420,7 +427,10 @@ impl fmt::Display for WhatIf {
         let either = now.samples + then.samples - both.samples;
         let share = 100.0 * both.samples as f64 / either.max(1) as f64;
         let [both, either] = [both.samples, either].map(count);
-        writeln!(f, "overlap: {both} of {either} samples of either selection ({share:.1} %)")?;
+        writeln!(
+            f,
+            "in both: {both} of {either} samples that either selection keeps ({share:.1} %)"
+        )?;
         for (name, list) in [("enters", &self.entering), ("leaves", &self.leaving)] {
             list.iter().try_for_each(|moved| writeln!(f, "{name}  {moved}"))?;
         }

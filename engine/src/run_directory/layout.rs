@@ -53,7 +53,7 @@ pub struct RunDirectory {
 }
 
 /// Whether the name of a folder is that of a run directory.
-fn is_named_run(folder: &Path) -> bool {
+pub(crate) fn is_named_run(folder: &Path) -> bool {
     folder.extension().is_some_and(|extension| extension == "run")
 }
 
@@ -133,9 +133,12 @@ impl RunDirectory {
         let output = root.to_str().and_then(|path| path.trim_end_matches('/').strip_suffix(".run"));
         match output {
             Some(output) if files::is_folder(root)? => Ok(Self::for_output(Path::new(output))),
-            _ => Err(Diagnostic::error(Blame::Pipeline, format!("`{}` is not a run directory", root.display()))
-                .hint("a run directory is a folder named `<output.path>.run`; `longsift run` prints it as `run_dir`")
-                .into()),
+            _ => Err(Diagnostic::error(
+                Blame::Pipeline,
+                format!("`{}` is not a run directory", root.display()),
+            )
+            .hint("a run directory is the folder `<output.path>.run`")
+            .into()),
         }
     }
 

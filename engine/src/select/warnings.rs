@@ -15,6 +15,7 @@ use crate::base::text::{count, counted, quoted_group};
 use crate::plan::Plan;
 use crate::run_directory::calibration::GroupDrift;
 use crate::run_directory::summary::GuardUse;
+use crate::run_directory::units::UnitRecord;
 
 const MAX_LISTED: usize = 10;
 
@@ -151,9 +152,10 @@ pub(super) fn unfilled_fraction_warning<'a>(
     let is_grouped = plan.spec.score().within.is_some();
     let unfilled = groups.filter_map(|(group, kept, counted)| {
         let wanted = fraction.floor_of(counted);
-        let of_group = match is_grouped {
-            true => format!(" of group {}", quoted_group(group.as_deref())),
-            false => String::new(),
+        let of_group = if is_grouped {
+            format!(" of group {}", quoted_group(group.as_deref()))
+        } else {
+            String::new()
         };
         (0 < kept && kept < wanted)
             .then(|| format!("{} of {}{of_group}", count(kept), count(wanted)))
@@ -176,11 +178,14 @@ pub(super) fn unfilled_fraction_warning<'a>(
 pub(super) fn empty_group_warning(
     gathered: &GatheredSamples,
     empty: Vec<String>,
+    records: &[UnitRecord],
 ) -> Option<Diagnostic> {
-    if empty.is_empty() {
+    let has_rows = || records.iter().any(|record| record.counts.rows > 0);
+    let message = if gathered.groups.is_empty() && has_rows() {
+        "nothing was kept: no row of the input has a sample".to_owned()
+    } else if empty.is_empty() {
         return None;
-    }
-    let message = if gathered.is_one_group() {
+    } else if gathered.is_one_group() {
         "nothing was kept".to_owned()
     } else {
         format!("nothing was kept of group {}", listed(empty))

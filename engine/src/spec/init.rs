@@ -26,6 +26,8 @@ pub struct Starter {
     pub model: Option<String>,
     /// `tokenize.window_tokens`.
     pub window_tokens: u32,
+    /// Whether most documents of the input are shorter than a window.
+    pub is_short: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +47,7 @@ impl Starter {
             tokenizer: model.is_none().then(|| "models/tokenizer".to_owned()),
             model: model.map(str::to_owned),
             window_tokens: 32_768,
+            is_short: false,
         }
     }
 
@@ -118,6 +121,7 @@ mod tests {
             tokenizer: None,
             model: None,
             window_tokens: 2048,
+            is_short: false,
         };
         let spec = parsed(&found);
         let input = &spec.pipeline.input;

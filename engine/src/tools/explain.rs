@@ -26,7 +26,7 @@ use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::progress::Progress;
 use crate::base::stop::Stop;
-use crate::base::text::{count, quoted, quoted_value};
+use crate::base::text::{count, line_safe, quoted, quoted_value};
 use crate::dataset::documents::DocumentContent;
 use crate::plan::Plan;
 use crate::plan::attention::Attention;
@@ -510,7 +510,7 @@ impl Explanation {
         let outcome = self.selected.as_ref()?;
         let result = match &outcome.reason {
             None => "kept".to_owned(),
-            Some(reason) => format!("not kept: {}", reason.replace('_', " ")),
+            Some(reason) => format!("not kept: {}", line_safe(reason)),
         };
         let score =
             outcome.score.map_or("no score".to_owned(), |score| format!("score {score:.6}"));

@@ -8,7 +8,7 @@ use arrow_schema::DataType;
 use longsift_stages::contract::Address;
 
 use super::lengths;
-use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::diagnostic::{Blame, Diagnostic, DiagnosticLocation};
 use crate::base::error::Result;
 use crate::base::text::quoted;
 use crate::dataset::formats::type_names;
@@ -82,14 +82,21 @@ pub fn detect(wanted: &StarterOptions) -> Result<(Starter, Option<Diagnostic>)> 
         tokenizer: tokenizer.as_deref().map(place).transpose()?,
         model: model.as_deref().map(place).transpose()?,
         window_tokens: MIN_WINDOW_TOKENS,
+        is_short: true,
     };
     let not_written = format!("{} (not written)", output.display());
     let (spec, warnings) = Spec::parse(&not_written, &starter.yaml(), &Overrides::default())?;
     let plan = Plan::new(spec, PlanOptions::default(), warnings)?;
     let sample = lengths::sample(&plan);
     starter.window_tokens = sample.window_tokens().unwrap_or(MIN_WINDOW_TOKENS);
-    let is_short = sample.window_tokens().is_none();
-    Ok((starter, sample.dropped_warning(&plan).filter(|_| is_short)))
+    starter.is_short = sample.window_tokens().is_none();
+    let mut warning = sample.dropped_warning(&plan).filter(|_| starter.is_short);
+    if let Some(DiagnosticLocation::Text(line)) =
+        warning.as_mut().and_then(|warning| warning.location.as_mut())
+    {
+        line.name = output.display().to_string();
+    }
+    Ok((starter, warning))
 }
 
 /// Combines the inputs into one path: a single one unchanged, several files as a glob that matches no other file.

@@ -262,7 +262,7 @@ impl Overview {
             _ => "no score".to_owned(),
         };
         if let Some(reason) = &sample.reason {
-            let _ = write!(why, "; {}", in_words(reason));
+            let _ = write!(why, "; {}", line_safe(reason));
         }
         let chip = |(name, value): (&String, &Option<f64>)| (name.clone(), number_or_dash(*value));
         let tokens = self.settings["input"]["tokens_column"].is_string();
@@ -337,8 +337,15 @@ impl Overview {
                     of.retired.as_deref().map_or_else(String::new, line_safe),
                 ]
             });
-            let header =
-                ["device", "pieces", "tokens", "busy", "share of time", "peak reserved", "retired"];
+            let header = [
+                "device",
+                "work items",
+                "tokens",
+                "busy",
+                "share of time",
+                "peak reserved",
+                "retired",
+            ];
             blocks.push(Block::table(header, rows.collect()));
         }
         if !charts.is_empty() {
@@ -421,13 +428,5 @@ fn reasons(reasons: &BTreeMap<String, u64>) -> Vec<WaterfallStep> {
 }
 
 fn step(name: &str, number: u64, fill: &'static str) -> WaterfallStep {
-    (in_words(name), number, fill)
-}
-
-fn in_words(reason: &str) -> String {
-    if reason == NOT_SELECTED {
-        "below the threshold".to_owned()
-    } else {
-        line_safe(&reason.replace('_', " "))
-    }
+    (line_safe(name), number, fill)
 }

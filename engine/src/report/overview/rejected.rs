@@ -189,7 +189,7 @@ pub(super) fn section(all: &[GuardRejection], samples: &str) -> Option<Section> 
 fn sample(of: &GuardRejection, window: &RejectedWindow) -> SampleText {
     let passages = window.passages.iter();
     let why = match &window.reason {
-        Some(reason) => line_safe(&reason.replace('_', " ")),
+        Some(reason) => line_safe(reason),
         None => String::new(),
     };
     let texts: Vec<&str> = window.passages.iter().map(|passage| passage.text.as_str()).collect();

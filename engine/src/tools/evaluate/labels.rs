@@ -132,13 +132,15 @@ impl Evaluator<'_> {
         let matrix: BTreeMap<_, _> = cells.filter(|(_, cells)| !cells.is_empty()).collect();
         let score = statistics.iter().find(|statistic| statistic.name == "score");
         let without = labels.rows.keys().filter(|class| !classes.contains(class));
+        let classes_by_name = windows.sizes();
         LabelLength {
             tokens: measured.tokens as u64,
-            sentence: reports
-                .get("score")
-                .zip(reports.get(&control_name))
-                .and_then(|(score, control)| report::sentence(score, control, matrix.get("score"))),
-            classes: windows.sizes(),
+            sentence: reports.get("score").zip(reports.get(&control_name)).and_then(
+                |(score, control)| {
+                    report::sentence(score, control, matrix.get("score"), &classes_by_name)
+                },
+            ),
+            classes: classes_by_name,
             classes_without_windows: without.cloned().collect(),
             statistics: statistics.iter().map(|of| (of.name.clone(), of.doc.clone())).collect(),
             guards: rejections.counted(|window| &classes[measured.origins[window].category]),

@@ -138,7 +138,7 @@ impl Explanation {
             let remark = if is_weakest { "limits the score" } else { "" };
             vec![term.statistic.clone(), format!("{:.6}", term.value), remark.to_owned()]
         });
-        let header = ["term", "weighted value", ""];
+        let header = ["component", "value in the score", ""];
         vec![Block::table(header, rows.collect()), Block::Heading("All statistics".to_owned())]
     }
 

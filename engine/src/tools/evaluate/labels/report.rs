@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::kept::{KeptShare, LabelledWindows};
+use crate::base::text::count;
 use crate::tools::evaluate::estimates::IntervalEstimate;
 use crate::tools::evaluate::report::{Cell, MIN_DOCUMENTS, Matrix, shortcomings};
 use crate::tools::evaluate::statistics::{GuardRejections, OrientedStatistic};
@@ -148,6 +149,7 @@ pub(crate) fn sentence(
     report: &LabelReport,
     control: &LabelReport,
     cells: Option<&BTreeMap<String, Cell>>,
+    classes: &BTreeMap<String, ClassSize>,
 ) -> Option<String> {
     let quarter = report.kept().get(QUARTER)?;
     let percent = |share: f64| format!("{:.0}", 100.0 * share);
@@ -163,7 +165,17 @@ pub(crate) fn sentence(
         .map_or_else(String::new, |[low, high]| format!(", {} to {}", percent(low), percent(high)));
     let guards = if report.guarded.is_some() { "with its guards" } else { "without guards" };
     let shortcomings = cells.map(shortcomings).unwrap_or_default();
+    let [good, others] = [true, false].map(|good| {
+        let classes = classes.values().filter(|class| class.good == good);
+        classes.map(|class| class.documents).sum::<u64>()
+    });
+    let few = if good.min(others) < MIN_DOCUMENTS as u64 {
+        let (good, others) = (count(good), count(others));
+        format!("too few documents to judge the score ({good} good, {others} others); ")
+    } else {
+        String::new()
+    };
     Some(format!(
-        "{value} % of the best quarter is real text ({guards}{interval}; chance 50{guarded}){shortcomings}"
+        "{few}{value} % of the best quarter is real text ({guards}{interval}; chance 50{guarded}){shortcomings}"
     ))
 }
