@@ -99,7 +99,7 @@ fn a_changed_byte_in_any_committed_file_is_found() {
         fs::remove_file(&path).unwrap();
         let hint = workspace.longsift(&["verify", "out.run"]).expect(3).stdout;
         assert!(
-            hint.contains("remove these files, and run again: `longsift run "),
+            hint.contains("remove these files if they exist, and run again: `longsift run "),
             "{name}: {hint}"
         );
         assert!(!hint.contains("--fresh"), "{name}: {hint}");
@@ -308,6 +308,34 @@ fn rewrite_record(workspace: &Workspace, name: &str, change: impl FnOnce(&mut Va
 
 fn rewrite_manifest(workspace: &Workspace, change: impl FnOnce(&mut Value)) {
     rewrite_record(workspace, "out.run/manifest.json", change);
+}
+
+#[test]
+fn a_copied_record_does_not_count() {
+    let workspace = workspace();
+    let before = workspace.run(&pipeline());
+    let record = &files_below(&workspace.path("out.run/units"))[0];
+    let copy = record.with_file_name("copy.json");
+    fs::copy(record, &copy).unwrap();
+    let status = workspace.longsift(&["status", "out.run", "--format", "json"]).success().stdout;
+    let status: Value = serde_json::from_str(&status).unwrap();
+    assert_eq!(status["counts"]["rows"], before["rows_in"], "{status:#}");
+    fs::remove_file(workspace.path("out.run/_SUCCESS")).unwrap();
+    workspace.run(&pipeline().filter("keep_fraction: 0.3"));
+    assert!(record.exists(), "the record of the unit is not that of a removed file");
+    verified(&workspace, 0);
+}
+
+#[test]
+fn scores_of_changed_files_are_listed_before_their_selection() {
+    let workspace = workspace();
+    workspace.run(&pipeline());
+    let input = workspace.path("input");
+    let file = files_below(&input).into_iter().find(|file| file.is_file()).unwrap();
+    let copy = file.with_file_name(format!("new-{}", file.file_name().unwrap().to_str().unwrap()));
+    fs::copy(&file, copy).unwrap();
+    workspace.longsift(&["run", "pipeline.yaml", "-q", "--phase", "score"]).success();
+    verified(&workspace, 0);
 }
 
 #[test]

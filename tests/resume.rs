@@ -92,6 +92,36 @@ fn recorded_windows(workspace: &Workspace) -> u64 {
 
 #[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+fn every_phase_resumes_an_interrupted_fresh_start() {
+    let workspace = workload();
+    workspace.longsift(&RUN).success();
+    workspace.run_until_killed(
+        &[&RUN[..], &["--fresh"]].concat(),
+        "create out.run/fresh/units/",
+        5,
+    );
+    let listed =
+        workspace.longsift(&["cache", "--runs", ".", "--clear", "runs", "--format", "json"]);
+    let listed: Value = serde_json::from_str(&listed.success().stdout).unwrap();
+    assert_eq!(listed["runs"][0]["state"], "unfinished", "{listed:#}");
+    assert_eq!(listed["removed"], json!([]), "{listed:#}");
+    let phase = |phase: &str| workspace.longsift(&[&RUN[..], &["-q", "--phase", phase]].concat());
+    let refused = phase("select").expect(4).stderr;
+    assert!(refused.contains("7 of 11 work units in `out.run` have no scores"), "{refused}");
+    let status = workspace.longsift(&["status", "out.run", "--format", "json"]).success().stdout;
+    let status: Value = serde_json::from_str(&status).unwrap();
+    assert_eq!((&status["units_scored"], &status["units"]), (&json!(4), &json!(11)));
+    let scored = phase("score").success().summary();
+    assert_eq!(scored["shard"]["units_reused"], 4, "{scored}");
+    assert_eq!(units(&workspace), 11, "the earlier scores stay until the selection");
+    phase("select").success();
+    assert!(!workspace.path("out.run/fresh").exists());
+    assert_eq!(workspace.results(), undisturbed().0);
+    workspace.longsift(&["verify", "out.run"]).success();
+}
+
+#[test]
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
 fn a_killed_run_measures_only_the_remaining_units() {
     for units_done in [1, 4, 10] {
         let workspace = workload();

@@ -500,7 +500,8 @@ pub struct RunArguments {
     /// Stop, as on SIGTERM, when the parent process ends.
     #[arg(long, hide = true)]
     pub stop_with_parent: bool,
-    /// Discard the scores and start again. The result of earlier runs stays until the new one is committed.
+    /// Discard the scores and start again. The result of earlier runs stays until the new one is committed. To resume an
+    /// interrupted fresh start, run without this flag.
     #[arg(long)]
     pub fresh: bool,
     /// Fail if anything differs from the lock next to the pipeline file.

@@ -157,6 +157,35 @@ def test_scores_of_another_run_are_opened(pipeline: Path) -> None:
     assert longsift.scores(other.run_dir).to_table() == longsift.scores(base.run_dir).to_table()
 
 
+def test_scores_are_those_of_the_selection_even_if_others_exist(pipeline: Path) -> None:
+    own = longsift.run(pipeline, arguments=["-q"])
+    shorter = {"stages.tokenize.window_tokens": 32, "output.path": str(pipeline.parent / "other")}
+    base = longsift.run(pipeline, set=shorter, arguments=["-q"])
+    both = {**shorter, "output.path": str(Path(own.run_dir).with_suffix(""))}
+    again = longsift.run(pipeline, set=both, arguments=["-q", "--scores-from", base.run_dir])
+    assert again.run_dir == own.run_dir
+    assert longsift.scores(again.run_dir).to_table() == longsift.scores(base.run_dir).to_table()
+
+
+def test_scores_of_changed_files_are_not_read_twice(pipeline: Path) -> None:
+    from pyarrow import parquet
+
+    before = longsift.run(pipeline, arguments=["-q"])
+    scores = longsift.scores(before.run_dir).to_table()
+    for path in (pipeline.parent / "input").glob("*.parquet"):
+        parquet.write_table(parquet.read_table(path), path, row_group_size=1)
+    units = {"input.unit_bytes": 1024}
+    longsift.run(pipeline, set=units, arguments=["-q", "--phase", "score"])
+    assert longsift.scores(before.run_dir).to_table() == scores, "the selection is the old one"
+    manifest = Path(before.run_dir, "manifest.json")
+    content = manifest.read_bytes()
+    manifest.unlink()
+    assert longsift.scores(before.run_dir).count_rows() == scores.num_rows
+    manifest.write_bytes(content)
+    after = longsift.run(pipeline, set=units, arguments=["-q"])
+    assert longsift.scores(after.run_dir).count_rows() == scores.num_rows
+
+
 def test_the_summary_has_every_field_of_its_schema() -> None:
     schema = json.loads((REPOSITORY / "schemas/summary.schema.json").read_text())
     for kind, properties in (
@@ -199,6 +228,7 @@ def test_scores_are_a_dataset_of_committed_units_in_input_order(pipeline: Path) 
     assert table.num_rows == summary.windows_total
     order = list(zip(*(table[name].to_pylist() for name in ("input_file", "input_row", "window")), strict=True))
     assert order == sorted(order)
+    Path(summary.run_dir, "manifest.json").unlink()
     records = {path: json.loads(path.read_text()) for path in Path(summary.run_dir, "units").iterdir()}
     uncommitted, record = max(records.items(), key=lambda item: item[1]["scores"]["rows"])
     uncommitted.unlink()
@@ -224,7 +254,7 @@ def test_scores_are_read_from_a_bucket(pipeline: Path, monkeypatch: pytest.Monke
         assert stored.to_table().equals(here)
         with pytest.raises(FileNotFoundError, match="no work unit of s3://bucket/input"):
             longsift.scores("s3://bucket/input")
-    assert sum(line.startswith("GET /bucket/out.run/units/") for line in asked) == 4, asked
+    assert sum(line.startswith("GET /bucket/out.run/manifest.json") for line in asked) == 1, asked
     assert not any("/out.run/lock" in line for line in asked)
 
 

@@ -103,7 +103,9 @@ pub(super) fn cache(arguments: &CacheArguments) -> Result<CacheListing> {
         run_directories(runs, &mut found)?;
         for path in found {
             let directory = RunDirectory::open(&path)?;
-            let state = match (directory.holder()?, directory.is_finished()?) {
+            // A fresh start that was interrupted has scores of its own.
+            let is_last = directory.last_scored()?.root == directory.root;
+            let state = match (directory.holder()?, is_last && directory.is_finished()?) {
                 (Some(_), _) => "running",
                 (None, true) => "finished",
                 (None, false) => "unfinished",

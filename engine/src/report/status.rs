@@ -11,6 +11,7 @@ use crate::base::text::{count, line_safe};
 use crate::run_directory::events;
 use crate::run_directory::holder::Holder;
 use crate::run_directory::layout::RunDirectory;
+use crate::run_directory::manifest::Manifest;
 use crate::run_directory::summary::Summary;
 use crate::run_directory::units;
 use crate::storage::files;
@@ -37,17 +38,22 @@ pub struct Status {
 }
 
 pub fn read(directory: &RunDirectory) -> Result<Status> {
-    let mut counts = Counts::default();
-    let mut units_scored = 0;
     let scored = directory.last_scored()?;
-    for record in units::records(&scored, |_| true)? {
+    let holder = directory.holder()?;
+    let finished = scored.root == directory.root && directory.is_finished()?;
+    // The scores of a finished run may be those of another run.
+    let records = match Manifest::read_unchecked(directory) {
+        Ok(Some(manifest)) if finished && holder.is_none() && manifest.scores_from().is_some() => {
+            manifest.units
+        }
+        _ => units::without_overlaps(units::records(&scored, |_| true)?),
+    };
+    let mut counts = Counts::default();
+    for record in &records {
         counts.add(&record.counts);
-        units_scored += 1;
     }
     let plan: Option<Value> = directory.read_json(&directory.plan())?;
     let planned = |key: &str| plan.as_ref()?["input"][key].as_u64();
-    let holder = directory.holder()?;
-    let finished = scored.root == directory.root && directory.is_finished()?;
     let journals = files::list_if_present(&scored.journal())?.into_iter();
     let is_of_unit = |path: &std::path::PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -55,7 +61,7 @@ pub fn read(directory: &RunDirectory) -> Result<Status> {
     };
     let units_open = journals.filter(is_of_unit).count() as u64;
     let is_begun =
-        units_scored > 0 || units_open > 0 || files::size(&scored.lock_file())?.is_some();
+        !records.is_empty() || units_open > 0 || files::size(&scored.lock_file())?.is_some();
     let state = match (&holder, finished, is_begun) {
         (Some(_), ..) => "running",
         (None, true, _) => "finished",
@@ -67,7 +73,7 @@ pub fn read(directory: &RunDirectory) -> Result<Status> {
         state,
         error,
         holder,
-        units_scored,
+        units_scored: records.len() as u64,
         units_open,
         units: planned("work_units"),
         rows: planned("rows"),

@@ -63,6 +63,8 @@ enum Remedy {
     Rebuild,
     /// The interrupted command runs again.
     Finish,
+    /// The next run names the moved run directory with the scores.
+    NameScores,
 }
 
 impl Verification {
@@ -294,7 +296,9 @@ impl Verification {
             let rest = rest.chain(&manifest.quarantined_files);
             data.chain(rest.map(|part| directory.root.join(&part.path)))
         });
-        let of_units = records.iter().flat_map(UnitRecord::parts);
+        // A later run that was interrupted has scored changed files.
+        let later = units::records(directory, |_| true)?;
+        let of_units = records.iter().chain(&later).flat_map(UnitRecord::parts);
         let known: BTreeSet<_> =
             of_units.map(|part| directory.root.join(&part.path)).chain(selection).collect();
         let mut found = files::below_if_present(&directory.data())?;
@@ -416,6 +420,7 @@ pub fn verify(directory: &RunDirectory) -> Result<Verification> {
             Err(gone) => {
                 let message = format!("the run with the scores is missing: {gone}");
                 found.find(Blame::Data, "scores", message);
+                found.findings.iter_mut().for_each(|found| found.remedy = Remedy::NameScores);
             }
         }
         found.rebuilt(|found| found.accounting(directory, manifest))?;
@@ -471,8 +476,11 @@ impl fmt::Display for Verification {
             if is_all(Remedy::Finish) {
                 return writeln!(f, "  hint      {FINISH_COMMIT}");
             }
+            if is_all(Remedy::NameScores) {
+                return writeln!(f, "  hint      run again, with `--scores-from` and its new path");
+            }
             let (instead, fresh) = if is_all(Remedy::Rebuild) {
-                ("remove these files, and", "")
+                ("remove these files if they exist, and", "")
             } else {
                 ("restore these files from a backup, or", " --fresh")
             };

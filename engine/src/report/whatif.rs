@@ -237,8 +237,10 @@ fn changes(spec: &Spec, manifest: &Manifest) -> Result<Vec<String>> {
 fn not_available(why: Vec<String>, there: usize, all: usize) -> Failure {
     let (message, hint) = if why.is_empty() {
         let units = format!("{} of {} work units", count(there as u64), count(all as u64));
-        let message = format!("the input changed after it was scored: {units} have scores");
-        (message, "run the pipeline again; only changed work units are scored")
+        let message = format!(
+            "the input changed after it was scored, or records are missing: {units} have scores"
+        );
+        (message, "run the pipeline again; only the other work units are scored")
     } else {
         let message = "this setting requires a new run".to_owned();
         (message, "run the pipeline with this change; only missing statistics are measured")

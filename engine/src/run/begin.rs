@@ -32,7 +32,7 @@ impl Run<'_> {
             lock.check(&pipeline_lock::path_next_to(pipeline))?;
         }
         self.calibrated = select::check_calibration(self.plan, &lock.identity)?;
-        self.choose_scores_directory(options, &lock.identity)?;
+        self.choose_scores_directory(&lock.identity)?;
         if let Some(refused) =
             incompatible_scores(self.plan, &self.scores, &lock.identity, &options.remeasure)?
         {
@@ -54,7 +54,7 @@ impl Run<'_> {
     }
 
     /// Chooses the directory for scores. A fresh start has a nested one, where a later run with the same settings resumes it.
-    fn choose_scores_directory(&mut self, options: &RunOptions, now: &Identity) -> Result<()> {
+    fn choose_scores_directory(&mut self, now: &Identity) -> Result<()> {
         let fresh = self.directory.fresh();
         if self.plan.options.scores_from.is_some() {
             let is_own = self.scores.absolute() == self.directory.absolute();
@@ -68,8 +68,7 @@ impl Run<'_> {
             self.directory.remove_fresh()?;
             fresh.prepare()?;
             self.scores = fresh;
-        } else if options.phase == Phase::All
-            && let Some(before) = PipelineLock::read(&fresh.lock_file()).ok().flatten()
+        } else if let Some(before) = PipelineLock::read(&fresh.lock_file()).ok().flatten()
             && before.identity.differences_of_scores(now).is_empty()
         {
             tracing::info!("resuming the fresh start in `{}`", fresh.root.display());

@@ -1,6 +1,6 @@
 //! Records of scored work units: a unit counts once its record exists.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -206,9 +206,11 @@ pub fn record_path(directory: &RunDirectory, unit: &str) -> PathBuf {
     directory.units().join(format!("{unit}.json"))
 }
 
-/// Reads a record; `None` if it does not exist, is damaged or has no digest. Its unit is then scored again.
+/// Reads a record; `None` if it does not exist, is damaged, has no digest or has the name of another unit. Its unit is then
+/// scored again.
 pub fn read(directory: &RunDirectory, path: &Path) -> Result<Option<UnitRecord>> {
-    directory.read_intact(path)
+    let record: Option<UnitRecord> = directory.read_intact(path)?;
+    Ok(record.filter(|record| record_path(directory, &record.unit).file_name() == path.file_name()))
 }
 
 /// Returns the records of `units` that have the wanted windows and measures, in order.
@@ -274,6 +276,29 @@ pub fn stale(directory: &RunDirectory, units: &[WorkUnit]) -> Result<Vec<UnitRec
 /// Reads the records of the units whose names satisfy `wanted`; skips records that are damaged.
 pub fn records(directory: &RunDirectory, wanted: impl Fn(&str) -> bool) -> Result<Vec<UnitRecord>> {
     Ok(read_all(directory, wanted)?.into_iter().filter_map(|(_, record)| record).collect())
+}
+
+/// Returns records of different rows, of the last version of each input file. After a change of a file or of the size of
+/// units, records of both versions exist until the next selection.
+pub fn without_overlaps(mut records: Vec<UnitRecord>) -> Vec<UnitRecord> {
+    let mut last: HashMap<String, InputIdentity> = HashMap::new();
+    for record in &records {
+        let known = last.entry(record.file.clone()).or_insert_with(|| record.input.clone());
+        if known.modified_ns < record.input.modified_ns {
+            *known = record.input.clone();
+        }
+    }
+    records.sort_by(|one, other| (&one.file, one.first_row).cmp(&(&other.file, other.first_row)));
+    let mut end = (String::new(), 0);
+    records.retain(|record| {
+        let is_new = end.0 != record.file || record.first_row >= end.1;
+        let is_kept = is_new && last[&record.file] == record.input;
+        if is_kept {
+            end = (record.file.clone(), record.first_row + record.counts.rows);
+        }
+        is_kept
+    });
+    records
 }
 
 /// Lists the records that are damaged or have no digest.

@@ -165,12 +165,11 @@ pub(super) fn unfilled_fraction_warning<'a>(
         return None;
     }
     let message = format!(
-        "fewer {} were kept than `keep_fraction` asks for, because no more pass the guards: {}",
+        "fewer {} were kept than `keep_fraction` asks for, because no more have a score and pass the guards: {}",
         plan.spec.pipeline.output.samples.name(),
         listed(unfilled)
     );
-    let hint =
-        "the fraction is of all samples, rejected ones included: relax a guard, or add input";
+    let hint = "the fraction is of all samples, also of those that were rejected or not measured: relax a guard, measure more windows, or add input";
     let setting = "stages.filter.keep_fraction";
     Some(plan.spec.warning(setting, message).hint(hint))
 }

@@ -3,6 +3,8 @@
 use askama::Template;
 use serde_json::Value;
 
+use crate::base::text::printable;
+
 /// Maximum columns of the input listed in a comment.
 const MAX_COLUMNS: usize = 20;
 
@@ -66,15 +68,25 @@ fn setting(key: &str, value: &str, width: usize) -> String {
     format!("{:<width$}", format!("{key}: {}", scalar(value)))
 }
 
-/// Formats text as a YAML scalar, plain if that is safe, otherwise quoted as in JSON, so that any path round-trips.
+/// Formats text as a YAML scalar, plain if that is safe, otherwise quoted as in JSON, so that any path round-trips. Characters
+/// that YAML files may not contain are escaped, as is the start of a parameter.
 fn scalar(text: &str) -> String {
     let plain = |character: char| character.is_ascii_alphanumeric() || "/._-*".contains(character);
     let is_text = text
         .starts_with(|first: char| first.is_ascii_alphabetic() || "/.".contains(first))
-        && !["true", "false", "null", "yes", "no", "on", "off"]
+        && !["true", "false", "null", "yes", "no", "on", "off", ".inf", ".nan"]
             .contains(&text.to_lowercase().as_str())
         && text.parse::<f64>().is_err();
-    if is_text && text.chars().all(plain) { text.to_owned() } else { Value::from(text).to_string() }
+    if is_text && text.chars().all(plain) {
+        return text.to_owned();
+    }
+    let escape = |character: char| match printable(character) {
+        escaped if escaped.len() > character.len_utf8() => {
+            format!("\\U{:08x}", u32::from(character))
+        }
+        as_it_stands => as_it_stands,
+    };
+    Value::from(text.replace("${", "$${")).to_string().chars().map(escape).collect()
 }
 
 #[cfg(test)]
@@ -115,7 +127,9 @@ mod tests {
         let found = Starter {
             name: "2026".to_owned(),
             input: "*.jsonl".to_owned(),
-            columns: (0..30).map(|column| (format!("a: b{column}"), "string".to_owned())).collect(),
+            columns: (0..30)
+                .map(|column| (format!("a: b{column}\u{7f}\u{feff}"), "string".to_owned()))
+                .collect(),
             id: Some("null".to_owned()),
             content: Content::Tokens("input ids #".to_owned()),
             tokenizer: None,
@@ -137,6 +151,21 @@ mod tests {
         assert_eq!(spec.pipeline.output.path.to_string(), "out/2026");
         assert_eq!(stages(&spec), ["tokenize", "recurrence", "score", "filter"]);
         assert!(found.yaml().contains("  #   and 10 more\n"), "{}", found.yaml());
+        for name in [
+            ".inf",
+            ".NaN",
+            "1e3",
+            "~",
+            "- a",
+            "\u{feff}id",
+            "a\u{7f}\u{85}\u{e0001}",
+            "${x}",
+            "\"$${'",
+        ] {
+            let id = Some(name.to_owned());
+            let spec = parsed(&Starter { id, ..found.clone() });
+            assert_eq!(spec.pipeline.input.id_column.as_deref(), Some(name));
+        }
     }
 
     #[test]

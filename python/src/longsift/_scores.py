@@ -33,22 +33,55 @@ def _manifest(files: Any, root: str) -> dict[str, Any]:
 def scores(run_dir: str | os.PathLike[str]) -> Dataset:
     """Opens the score tables of a run directory, one row per window in input order.
 
-    The dataset contains committed work units only, so it can be read during a run; the run directory may be in an
-    object store. The scores of a finished run with `--scores-from` are those of the other run. Raises
-    `FileNotFoundError` if no unit is scored.
+    The run directory may be in an object store. A finished run has the scores that its manifest lists; with
+    `--scores-from` they are in the other run directory. Before the first selection, the dataset contains the work units
+    that are committed, so it can be read during a run. Raises `FileNotFoundError` if no unit is scored.
     """
-    from pyarrow import dataset, fs
+    from pyarrow import dataset
 
     files, root, address = _opened(run_dir)
-    found = files.get_file_info(fs.FileSelector(f"{root}/units", allow_not_found=True))
-    records = [json.loads(files.open_input_stream(unit.path).read()) for unit in found if unit.base_name[0] != "."]
-    if not records and (other := _manifest(files, root).get("lock", {}).get("recorded", {}).get("scores_from")):
-        return scores(other)
+    if manifest := _manifest(files, root):
+        records = manifest["units"]
+        if other := (manifest["lock"].get("recorded") or {}).get("scores_from"):
+            files, root, _ = _opened(other)
+    else:
+        records = _without_overlaps(_unit_records(files, root))
     if not records:
         raise FileNotFoundError(f"no work unit of {address} is scored; it is not a run directory, or no unit is finished yet")
-    records.sort(key=lambda record: (record["file"].encode(), record["first_row"]))
-    parts = [f"{root}/{record['scores']['path']}" for record in records]
+    parts = [f"{root}/{record['scores']['path']}" for record in sorted(records, key=_position)]
     return dataset.dataset(parts, format="parquet", filesystem=files)
+
+
+def _unit_records(files: Any, root: str) -> list[dict[str, Any]]:
+    """Reads the records of the committed work units."""
+    from pyarrow import fs
+
+    found = files.get_file_info(fs.FileSelector(f"{root}/units", allow_not_found=True))
+    names = [unit for unit in found if unit.base_name[0] != "." and unit.base_name.endswith(".json")]
+    records = [(unit.base_name, json.loads(files.open_input_stream(unit.path).read())) for unit in names]
+    return [record for name, record in records if name == f"{record['unit']}.json"]
+
+
+def _without_overlaps(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns records of different rows, of the last version of each input file, in input order. Files and the size of
+    units may have changed during an unfinished run."""
+    last: dict[str, dict[str, Any]] = {}
+    for record in records:
+        known = last.setdefault(record["file"], record["input"])
+        if known["modified_ns"] < record["input"]["modified_ns"]:
+            last[record["file"]] = record["input"]
+    kept: list[dict[str, Any]] = []
+    for record in sorted(records, key=_position):
+        if last[record["file"]] != record["input"]:
+            continue
+        before = kept[-1] if kept else None
+        if before is None or before["file"] != record["file"] or before["first_row"] + before["counts"]["rows"] <= record["first_row"]:
+            kept.append(record)
+    return kept
+
+
+def _position(record: dict[str, Any]) -> tuple[bytes, int]:
+    return record["file"].encode(), record["first_row"]
 
 
 def kept(run_dir: str | os.PathLike[str]) -> Dataset:
