@@ -68,9 +68,9 @@ impl Progress {
         for row in lock(&self.devices).drain(..) {
             row.finish_and_clear();
         }
-        self.bar.set_prefix(name);
-        self.bar.set_length(total.max(1));
         self.bar.reset();
+        self.bar.set_length(total.max(1));
+        self.bar.set_prefix(name);
         self.note_peak();
         *lock(&self.phase) = name;
         *lock(&self.started) = Instant::now();
