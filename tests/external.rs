@@ -485,6 +485,53 @@ fn a_changed_program_is_rejected_until_measured_again() {
 }
 
 #[test]
+fn a_run_that_fails_before_it_measures_loses_no_statistics() {
+    let workspace = workspace();
+    let own = windows("honest", "");
+    let summary = run(&workspace, &own);
+    let before = workspace.hashes(&["out.run/units", "out.run/scores", "out/data"]);
+    let other = own.replace("./child.sh", "./no-such-program").replace("\"1\"", "\"2\"");
+    let another = other.replace("name: own", "name: another").replace("bytes", "others");
+    let added = windows("honest", "")
+        .replace("  - {stage: score", &format!("{}  - {{stage: score", stage_of(&another)));
+    for (pipeline, flags) in [(&other, &["--remeasure", "own"][..]), (&added, &[])] {
+        workspace.write("pipeline.yaml", pipeline);
+        workspace.longsift(&[&["run", "pipeline.yaml", "-q"], flags].concat()).expect(2);
+        assert_eq!(workspace.hashes(&["out.run/units", "out.run/scores", "out/data"]), before);
+        workspace.longsift(&["verify", "out.run"]).success();
+        let again = run(&workspace, &own);
+        let windows = (count(&again, "windows_scored"), count(&again, "windows_reused"));
+        assert_eq!(windows, (0, count(&summary, "windows_scored")), "{again}");
+    }
+}
+
+#[test]
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+fn an_interrupted_measurement_is_told_from_damage() {
+    let workspace = workspace();
+    let own = windows("honest", "");
+    run(&workspace, &own);
+    let selected = workspace.hashes(&["out/data", "out.run/selection"]);
+    workspace.write("pipeline.yaml", own.replace("\"1\"", "\"2\""));
+    let run = ["run", "pipeline.yaml", "-q", "--remeasure", "own"];
+    workspace.run_until_killed(&run, "create out.run/units/", 3); // each record of an earlier version takes two
+    let status = workspace.longsift(&["status", "out.run"]).success().stdout;
+    assert!(status.contains("units     1 of 4 scored"), "{status}");
+    let found = workspace.longsift(&["verify", "out.run"]).expect(3).stdout;
+    assert!(found.contains("was scored again by a run that has no selection yet"), "{found}");
+    assert!(found.contains("finish the other run") && !found.contains("--fresh"), "{found}");
+    assert_eq!(workspace.hashes(&["out/data", "out.run/selection"]), selected);
+    workspace.longsift(&run).success();
+    workspace.longsift(&["verify", "out.run"]).success();
+}
+
+/// The stages of a pipeline that are programs.
+fn stage_of(pipeline: &str) -> String {
+    let lines = pipeline.split_inclusive('\n');
+    lines.filter(|line| line.contains("stage: external")).collect()
+}
+
+#[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
 fn a_resumed_run_requests_only_missing_answers() {
     const RUN: [&str; 3] = ["run", "pipeline.yaml", "-q"];

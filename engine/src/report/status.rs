@@ -12,8 +12,9 @@ use crate::run_directory::events;
 use crate::run_directory::holder::Holder;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::Manifest;
+use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::run_directory::summary::Summary;
-use crate::run_directory::units;
+use crate::run_directory::units::{self, UnitRecord};
 use crate::storage::files;
 
 #[derive(Clone, Debug, Serialize)]
@@ -46,7 +47,7 @@ pub fn read(directory: &RunDirectory) -> Result<Status> {
         Ok(Some(manifest)) if finished && holder.is_none() && manifest.scores_from().is_some() => {
             manifest.units
         }
-        _ => units::without_overlaps(units::records(&scored, |_| true)?),
+        _ => scored_units(&scored)?,
     };
     let mut counts = Counts::default();
     for record in &records {
@@ -80,6 +81,16 @@ pub fn read(directory: &RunDirectory) -> Result<Status> {
         counts,
         summary: directory.read_json(&directory.summary())?,
     })
+}
+
+/// Reads the records of the units that are scored with the settings of the last run.
+fn scored_units(directory: &RunDirectory) -> Result<Vec<UnitRecord>> {
+    let mut records = units::without_overlaps(units::records(directory, |_| true)?);
+    if let Ok(Some(lock)) = PipelineLock::read(&directory.lock_file()) {
+        let wanted = lock.identity.fingerprints();
+        records.retain(|record| record.serves(&wanted));
+    }
+    Ok(records)
 }
 
 /// Returns the reason of the last run, unless it is unknown or the run succeeded.

@@ -65,6 +65,8 @@ enum Remedy {
     Finish,
     /// The next run names the moved run directory with the scores.
     NameScores,
+    /// The run that scores with other settings is finished, or the units are scored again.
+    FinishScores,
 }
 
 impl Verification {
@@ -219,15 +221,26 @@ impl Verification {
         Ok(())
     }
 
-    /// Compares the records of units with those in the manifest.
+    /// Compares the records of units with those in the manifest, and the tables with their records.
     fn records(&mut self, scores: &RunDirectory, manifest: &Manifest) -> Result<()> {
         for record in &manifest.units {
-            let message = match units::read(scores, &units::record_path(scores, &record.unit))? {
-                None => DAMAGED_RECORD,
-                Some(found) if found != *record => "differs from the record in the manifest",
+            let found = units::read(scores, &units::record_path(scores, &record.unit))?;
+            let before = self.findings.len();
+            self.unit(scores, found.as_ref().unwrap_or(record))?;
+            if files::size(&scores.journal().join(&record.unit))?.is_some() {
+                // A run was interrupted while it replaced the tables of this unit.
+                let open = self.findings[before..].iter_mut();
+                open.for_each(|finding| finding.remedy = Remedy::FinishScores);
+            }
+            let (message, remedy) = match found {
+                None => (DAMAGED_RECORD, Remedy::Rebuild),
+                Some(found) if found != *record => {
+                    ("was scored again by a run that has no selection yet", Remedy::FinishScores)
+                }
                 Some(_) => continue,
             };
             self.find(Blame::Data, format!("units/{}.json", record.unit), message);
+            self.findings.last_mut().expect("just added").remedy = remedy;
         }
         Ok(())
     }
@@ -404,8 +417,8 @@ pub fn verify(directory: &RunDirectory) -> Result<Verification> {
     let scores =
         manifest.as_ref().map_or(Ok(directory.clone()), |own| own.scores_directory(directory));
     for record in &records {
-        if let Ok(scores) = &scores {
-            found.unit(scores, record)?;
+        if manifest.is_none() {
+            found.unit(directory, record)?;
         }
         counts.add(&record.counts);
     }
@@ -416,11 +429,11 @@ pub fn verify(directory: &RunDirectory) -> Result<Verification> {
         found.sealed(&directory.manifest(), "manifest.json")?;
         found.rebuilt(|found| found.selection(directory, manifest))?;
         match &scores {
-            Ok(scores) => found.rebuilt(|found| found.records(scores, manifest))?,
+            Ok(scores) => found.records(scores, manifest)?,
             Err(gone) => {
                 let message = format!("the run with the scores is missing: {gone}");
                 found.find(Blame::Data, "scores", message);
-                found.findings.iter_mut().for_each(|found| found.remedy = Remedy::NameScores);
+                found.findings.last_mut().expect("just added").remedy = Remedy::NameScores;
             }
         }
         found.rebuilt(|found| found.accounting(directory, manifest))?;
@@ -475,6 +488,13 @@ impl fmt::Display for Verification {
             let is_all = |remedy| self.findings.iter().all(|finding| finding.remedy == remedy);
             if is_all(Remedy::Finish) {
                 return writeln!(f, "  hint      {FINISH_COMMIT}");
+            }
+            if is_all(Remedy::FinishScores) {
+                let run = line_safe(&self.run_dir);
+                return writeln!(
+                    f,
+                    "  hint      finish the other run, or run the settings of this selection again: `longsift run {run}`"
+                );
             }
             if is_all(Remedy::NameScores) {
                 return writeln!(f, "  hint      run again, with `--scores-from` and its new path");

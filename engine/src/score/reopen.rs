@@ -71,14 +71,16 @@ pub fn reopen_quarantined(
             continue;
         };
         rows += record.counts.quarantined_rows();
-        reopen(plan, directory, wanted, unit, &record, true, None)?;
+        reopen(plan, directory, wanted, unit, &record, true, &|| Ok(true))?;
+        files::remove_file(&units::record_path(directory, &record.unit))?;
     }
     files::fsync_folder(&directory.units())?;
     Ok(rows)
 }
 
 /// Reopens every unit whose record has the wanted windows but not the statistics of all measures: the existing statistics go to
-/// its journal, and only the others are computed.
+/// its journal, and only the others are computed. The record stays until the unit is scored: a run that fails before, for
+/// example because a program does not start, loses nothing.
 ///
 /// If other processes are active, only the process that has locked a unit's journal reopens the unit. With `exclusive` access,
 /// statistics of measures that the plan does not have are retained as well.
@@ -89,7 +91,6 @@ pub fn reopen_for_measures(
     wanted: &Fingerprints,
     exclusive: bool,
 ) -> Result<()> {
-    let mut any = false;
     for (unit, slot) in plan.units.iter().zip(valid) {
         if slot.is_some() {
             continue;
@@ -98,16 +99,14 @@ pub fn reopen_for_measures(
         let found = || units::usable_record(directory, &plan.dataset, unit, must_reopen);
         if let Some(record) = found()? {
             let is_still_valid = || Ok(found()?.as_ref() == Some(&record));
-            any |=
-                reopen(plan, directory, wanted, unit, &record, exclusive, Some(&is_still_valid))?;
+            reopen(plan, directory, wanted, unit, &record, exclusive, &is_still_valid)?;
         }
     }
-    if any { Ok(files::fsync_folder(&directory.units())?) } else { Ok(()) }
+    Ok(())
 }
 
-/// Copies the wanted statistics of a record into the unit's journal, syncs it and removes the record.
-///
-/// Does nothing and returns `false` if another process has locked the journal, or has replaced the record since it was read.
+/// Copies the wanted statistics of a record into the unit's journal and syncs it. Does nothing if another process has locked
+/// the journal, or has replaced the record since it was read.
 fn reopen(
     plan: &Plan,
     directory: &RunDirectory,
@@ -115,8 +114,8 @@ fn reopen(
     unit: &WorkUnit,
     record: &UnitRecord,
     exclusive: bool,
-    is_still_valid: Option<&dyn Fn() -> Result<bool>>,
-) -> Result<bool> {
+    is_still_valid: &dyn Fn() -> Result<bool>,
+) -> Result<()> {
     let path = directory.root.join(&record.scores.path);
     // A damaged score file is measured again.
     let is_whole = record.scores.is_unchanged(&directory.root)?;
@@ -127,29 +126,27 @@ fn reopen(
     };
     let OpenJournal { mut journal, finished, retained } =
         open_journal(plan, directory, wanted, unit, retained)?;
-    if let Some(is_still_valid) = is_still_valid
-        && (journal.path != journal_path(directory, unit) || !is_still_valid()?)
-    {
+    if journal.path != journal_path(directory, unit) || !is_still_valid()? {
         if finished.is_empty() {
             files::remove_file(&journal.path)?;
         }
-        return Ok(false);
+        return Ok(());
     }
     if is_whole {
-        copy_statistics(plan, wanted, record, &path, &retained, &mut journal)?;
+        copy_statistics(plan, wanted, record, &path, &retained, &finished, &mut journal)?;
     }
-    files::remove_file(&units::record_path(directory, &record.unit))?;
-    Ok(true)
+    Ok(())
 }
 
 /// Copies statistics of a record's part into the journal, of measures that are planned or retained. For windows without any,
-/// writes a marker for retained measures, which are not going to run.
+/// writes a marker for retained measures, which are not going to run. `finished`: statistics that the journal has already.
 fn copy_statistics(
     plan: &Plan,
     wanted: &Fingerprints,
     record: &UnitRecord,
     path: &Path,
     retained: &[RetainedMeasure],
+    finished: &HashMap<StatisticsKey, StatisticValues>,
     journal: &mut Journal,
 ) -> Result<()> {
     let planned = plan.measures.columns.iter();
@@ -169,7 +166,9 @@ fn copy_statistics(
         let (header_index, covers_all_windows) = kept_headers[index];
         let has_values = covers_all_windows || values.0.iter().any(|value| *value != Value::Null);
         let key = ((row, window), header_index as u16);
-        if has_values {
+        if finished.contains_key(&key) {
+            Ok(())
+        } else if has_values {
             journal.append(key, &values)
         } else if header_index >= plan.measures.columns.len() {
             journal.append(key, &NOT_MEASURED)

@@ -169,7 +169,7 @@ pub(super) fn unfilled_fraction_warning<'a>(
         plan.spec.pipeline.output.samples.name(),
         listed(unfilled)
     );
-    let hint = "the fraction is of all samples, also of those that were rejected or not measured: relax a guard, measure more windows, or add input";
+    let hint = "the fraction is of all samples, also of those that were rejected or not measured: relax a guard, or measure more windows";
     let setting = "stages.filter.keep_fraction";
     Some(plan.spec.warning(setting, message).hint(hint))
 }

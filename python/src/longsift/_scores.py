@@ -35,7 +35,8 @@ def scores(run_dir: str | os.PathLike[str]) -> Dataset:
 
     The run directory may be in an object store. A finished run has the scores that its manifest lists; with
     `--scores-from` they are in the other run directory. Before the first selection, the dataset contains the work units
-    that are committed, so it can be read during a run. Raises `FileNotFoundError` if no unit is scored.
+    that are committed, so it can be read during a run. Raises `FileNotFoundError` if no unit is scored, `ValueError` if
+    a later run has replaced scores of the selection.
     """
     from pyarrow import dataset
 
@@ -43,7 +44,10 @@ def scores(run_dir: str | os.PathLike[str]) -> Dataset:
     if manifest := _manifest(files, root):
         records = manifest["units"]
         if other := (manifest["lock"].get("recorded") or {}).get("scores_from"):
-            files, root, _ = _opened(other)
+            files, root, address = _opened(other)
+        now = {record["unit"]: record["scores"]["sha256"] for record in _unit_records(files, root)}
+        if changed := sum(now.get(record["unit"]) != record["scores"]["sha256"] for record in records):
+            raise ValueError(f"{changed} of {len(records)} work units of {address} were scored again, or their records are gone: run the pipeline again")
     else:
         records = _without_overlaps(_unit_records(files, root))
     if not records:
