@@ -65,6 +65,9 @@ pub(super) fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8>
         let why = match arguments.phase {
             Phase::Score => "all units of this shard are scored",
             Phase::Write => "all units of this shard are written",
+            _ if plan.units.is_empty() && plan.spec.pipeline.input.since.is_some() => {
+                "the input has no new rows"
+            }
             _ if plan.units.is_empty() => "the input has no rows",
             _ => "the output is complete and nothing has changed",
         };

@@ -414,7 +414,10 @@ fn memory(plan: &Plan) -> String {
         whole => format!(", including {} for a whole model", bytes(whole)),
     };
     let Some(attention) = &plan.attention else {
-        return format!("cpu: at most {}{whole}", bytes(estimate.memory_bytes));
+        return format!(
+            "cpu: at most {}{whole} (`memory_limit_bytes`)",
+            bytes(estimate.memory_bytes)
+        );
     };
     let packed = match estimate.packed_bytes {
         0 => String::new(),
@@ -443,7 +446,7 @@ fn disk(plan: &Plan) -> String {
 
 fn done(plan: &Plan, done: &CompletedWork) -> String {
     if let Some(refused) = &done.refused {
-        return format!("a run would fail: {}", refusal(refused).join("; "));
+        return format!("nothing: a run would fail: {}", refusal(refused).join("; "));
     }
     if done.finished {
         return "everything is done; a run would do nothing".to_owned();

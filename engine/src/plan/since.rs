@@ -107,7 +107,7 @@ pub(super) fn exclude(
     );
     warn(
         &renamed,
-        &format!("equal in size and footer to one that `{since}` filtered under another name"),
+        &format!("equal to one that `{since}` filtered under another name"),
         "rename it back or remove the copy, or expect its documents in both outputs",
     );
     Ok(known)

@@ -143,12 +143,12 @@ fn drifted(drift: &GroupDrift) -> String {
     let shifts: Vec<String> =
         drift.shifts.iter().map(|(statistic, shift)| format!("{statistic} {shift:+.2}")).collect();
     format!(
-        "{}{} scores, stability index {}; {} kept, {} when calibrated; shifts in standard deviations: {}",
+        "{}{} pass the guards: {} kept, {} when calibrated; stability index {}; shifts in standard deviations: {}",
         drift.value.as_ref().map_or(String::new(), |value| format!("{}: ", quoted_value(value))),
         count(drift.count),
-        drift.stability_index.map_or("unknown".to_owned(), |index| format!("{index:.3}")),
         percent(drift.kept_fraction),
         percent(drift.calibrated_kept_fraction),
+        drift.stability_index.map_or("unknown".to_owned(), |index| format!("{index:.3}")),
         shifts.join(", "),
     )
 }

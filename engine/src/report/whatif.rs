@@ -429,10 +429,7 @@ impl fmt::Display for WhatIf {
         let either = now.samples + then.samples - both.samples;
         let share = 100.0 * both.samples as f64 / either.max(1) as f64;
         let [both, either] = [both.samples, either].map(count);
-        writeln!(
-            f,
-            "in both: {both} of {either} samples that either selection keeps ({share:.1} %)"
-        )?;
+        writeln!(f, "both keep {both} of the {either} samples that either keeps ({share:.1} %)")?;
         for (name, list) in [("enters", &self.entering), ("leaves", &self.leaving)] {
             list.iter().try_for_each(|moved| writeln!(f, "{name}  {moved}"))?;
         }

@@ -182,10 +182,9 @@ impl Run<'_> {
         let digests = |parts: &[Part]| -> Vec<String> {
             parts.iter().map(|part| part.sha256.clone()).collect()
         };
-        let replaces = before.as_ref().is_some_and(|before| {
-            before.lock.settings != manifest.lock.settings
-                && digests(&before.selection) != digests(&manifest.selection)
-        });
+        let replaces = before
+            .as_ref()
+            .is_some_and(|before| digests(&before.selection) != digests(&manifest.selection));
         manifest.summary = Some(directory.write_record(folder, "summary.json", summary)?);
         manifest.events = events::recorded(directory)?;
         directory.write_record(folder, "manifest.json", &sealed(manifest))?;

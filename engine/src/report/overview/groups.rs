@@ -163,7 +163,7 @@ fn samples(
 const MAX_NAME_CHARACTERS: usize = 48;
 
 pub(super) fn name(value: Option<&str>, others: bool) -> String {
-    let without_value = if others { "all other groups" } else { "(no group)" };
+    let without_value = if others { "all other groups" } else { "all" };
     value.map_or_else(|| without_value.to_owned(), short)
 }
 

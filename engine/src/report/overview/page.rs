@@ -390,8 +390,16 @@ impl Overview {
 
     fn repeat(&self) -> Section {
         let run = shell_word(&self.run_directory);
+        let mut stages = self.settings["stages"].as_array().into_iter().flatten();
+        // A calibration decides instead of the amount.
+        let is_calibrated = stages.any(|stage| !stage["calibration"].is_null());
+        let whatif = if is_calibrated {
+            String::new()
+        } else {
+            format!("longsift whatif {run} --set stages.filter.keep_fraction=0.1\n")
+        };
         let commands = format!(
-            "longsift run {run}          # repeat this run from its manifest\nlongsift verify {run}\nlongsift whatif {run} --set stages.filter.keep_fraction=0.1\nlongsift report {run} --html report.html"
+            "longsift run {run}          # repeat this run from its manifest\nlongsift verify {run}\n{whatif}longsift report {run} --html report.html"
         );
         let settings = serde_json::to_string_pretty(&self.settings).expect("plain data");
         let identity = serde_json::to_string_pretty(&self.identity).expect("plain data");

@@ -63,10 +63,16 @@ impl Explanation {
             let map = Section::new("blocks", "Attention by block", &lead, vec![Block::Heat(map)]);
             sections.push(map.on_request());
         }
+        let has_run = self.statistics.iter().any(|own| own.recorded != Value::Null);
+        let row = |cells: [String; 4]| -> Vec<String> {
+            let cells = cells.into_iter().enumerate();
+            cells.filter(|(at, _)| has_run || *at != 2).map(|(_, cell)| cell).collect()
+        };
         let rows = self.statistics.iter().map(|own| {
-            vec![own.statistic.clone(), shown(&own.now), shown(&own.recorded), own.unit.clone()]
+            row([own.statistic.clone(), shown(&own.now), shown(&own.recorded), own.unit.clone()])
         });
-        let table = Block::table(["statistic", "now", "recorded", "unit"], rows.collect());
+        let header = row(["statistic", "now", "recorded", "unit"].map(str::to_owned));
+        let table = Block::Table { header, rows: rows.collect() };
         let notes: Vec<String> = self.notes.iter().map(|note| line_safe(note)).collect();
         let mut blocks = self.score_of();
         blocks.push(table);
@@ -74,7 +80,11 @@ impl Explanation {
             blocks.push(Block::List(notes));
         }
         sections.extend(self.guards_of());
-        let lead = "Values measured now and values recorded by the run.";
+        let lead = if has_run {
+            "Values measured now and values recorded by the run."
+        } else {
+            "Values measured now."
+        };
         sections.push(Section::new("figures", "Statistics", lead, blocks));
         sections
     }

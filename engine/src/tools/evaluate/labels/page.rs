@@ -54,8 +54,8 @@ impl LabelLength {
         let mut blocks = vec![Block::List(summary)];
         let mut lead = "";
         if let Some(table) = matrix_table(&self.matrix) {
-            lead = "How often a good window ranks above a window of the class (AUROC). pass: the interval is above \
-                    0.5; weak: it contains 0.5; fail: it is below.";
+            lead = "How often a good window ranks above a window of the class, without guards (AUROC). pass: the interval is \
+                    above 0.5; weak: it contains 0.5; fail: it is below.";
             blocks.push(table);
         }
         let title = "Good classes against other classes";
@@ -66,8 +66,8 @@ impl LabelLength {
         sections.push(section(
             "kept",
             "Share of real text in the selection",
-            "In the best 10, 25 and 50 % of the total weight. Chance is 0.5. Good and other classes have \
-             equal total weight, divided equally among their classes. In brackets: 95 % bootstrap intervals.",
+            "In the best 10, 25 and 50 % by weight. Good classes weigh as much as the others together, each as much as the \
+             next, so chance is 0.5. In brackets: 95 % bootstrap intervals.",
             vec![Block::Bars(self.shares()), self.share_table()],
         ));
         sections.push(section(
