@@ -172,8 +172,7 @@ fn a_renamed_or_copied_file_is_filtered_again_with_a_warning() {
     fs::copy(input("b"), input("copy")).unwrap();
     workspace.write("increment.yaml", increment("out.run", "day2").to_string());
     let answer = workspace.longsift(&["plan", "increment.yaml"]).success();
-    let warning =
-        "1 file equal to one that `out.run` filtered under another name";
+    let warning = "1 file equal to one that `out.run` filtered under another name";
     assert!(answer.stderr.contains(warning), "{}", answer.stderr);
     assert!(answer.stderr.contains("for example `copy.parquet`"), "{}", answer.stderr);
 }

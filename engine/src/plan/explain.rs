@@ -414,10 +414,9 @@ fn memory(plan: &Plan) -> String {
         whole => format!(", including {} for a whole model", bytes(whole)),
     };
     let Some(attention) = &plan.attention else {
-        return format!(
-            "cpu: at most {}{whole} (`memory_limit_bytes`)",
-            bytes(estimate.memory_bytes)
-        );
+        let is_limit = estimate.memory_bytes == plan.spec.pipeline.input.memory_limit_bytes;
+        let limit = if is_limit { " (`memory_limit_bytes`)" } else { "" };
+        return format!("cpu: at most {}{whole}{limit}", bytes(estimate.memory_bytes));
     };
     let packed = match estimate.packed_bytes {
         0 => String::new(),
