@@ -18,7 +18,6 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
 use arrow_array::{ArrayRef, RecordBatch};
-use arrow_schema::SchemaRef;
 
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
@@ -43,7 +42,7 @@ use cuts::{FileSeries, UnitRange, UnitSize};
 use formats::Format;
 use output_files::OutputFiles;
 use output_rows::{OutputRow, by_bytes};
-use staged::{Outcomes, StagedFiles, StagedRange};
+use staged::{Outcomes, StagedFiles};
 
 /// Maximum rows per batch when kept rows are read again.
 const BATCH_ROWS: usize = 256;
@@ -68,15 +67,13 @@ pub struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Writes the parts of the selection into `folders`. Replaces parts that an interrupted run staged there; they have the
-    /// same bytes.
+    /// Writes the parts of the selection into `folders`, over those of an interrupted run, which have the same bytes.
     pub fn stage(
         &self,
         folders: &PartFolders,
         each: impl Fn(&WorkUnit) + Sync,
     ) -> Result<StagedFiles> {
         let (ranges, format) = (self.ranges(), Format::from_plan(self.plan));
-        let schema = format.schema();
         let by_shards = files::is_folder(&self.written.records)?;
         let units = parallel::in_order(ranges.len(), self.writers(), |index| {
             self.stop.check()?;
@@ -87,13 +84,17 @@ impl Writer<'_> {
                 self.plan.units[range.units.clone()].iter().for_each(&each);
                 return Ok((before, &self.written));
             }
-            Ok((self.stage_range(range, &schema, &format, folders, &each)?, folders))
+            Ok((self.stage_range(range, &format, folders, &each)?, folders))
         })?;
         let directory = &self.plan.directory;
-        let mut staged = StagedFiles::default();
-        for (unit, folders) in units {
-            staged.add(unit, folders, directory);
+        let (mut staged, mut labels) = (StagedFiles::default(), staged::Labels::new());
+        for (mut range, folders) in units {
+            for (label, counts) in std::mem::take(&mut range.labels) {
+                staged::count(&mut labels, label, &counts);
+            }
+            staged.add(range, folders, directory);
         }
+        staged.labels = labels.into_iter().collect();
         let records = &folders.records;
         if let Some(part) =
             quarantine::write_files(&records.join(quarantine::FILES), &self.plan.dataset)?
@@ -158,14 +159,13 @@ impl Writer<'_> {
     fn stage_range(
         &self,
         range: &UnitRange,
-        schema: &SchemaRef,
         format: &Format<'_>,
         folders: &PartFolders,
         each: impl Fn(&WorkUnit),
-    ) -> Result<StagedRange> {
+    ) -> Result<StagedFiles> {
         let rows = range.units.clone().map(|unit| self.unit_size(unit).rows).sum();
-        let mut output = OutputFiles::new(range, rows, &folders.data, schema, format);
-        let (mut staged, mut labels) = (StagedRange::default(), staged::Labels::new());
+        let mut output = OutputFiles::new(range, rows, &folders.data, format);
+        let (mut staged, mut labels) = (StagedFiles::default(), staged::Labels::new());
         for index in range.units.clone() {
             self.stop.check()?;
             self.stage_unit(index, folders, &mut output, &mut staged, &mut labels)?;
@@ -181,7 +181,7 @@ impl Writer<'_> {
         index: usize,
         folders: &PartFolders,
         output: &mut OutputFiles<'_>,
-        staged: &mut StagedRange,
+        staged: &mut StagedFiles,
         labels: &mut staged::Labels,
     ) -> Result<()> {
         let unit = &self.plan.units[index];
@@ -227,7 +227,7 @@ impl Writer<'_> {
         windows: &WindowsByRow,
         output: &mut OutputFiles<'_>,
     ) -> Result<()> {
-        let (marks, schema) = (self.marks(), output.schema);
+        let (marks, schema) = (self.marks(), &output.format.schema);
         let mut written: HashMap<u64, Vec<&Sample>> = HashMap::new();
         for sample in samples.iter().filter(|sample| marks || sample.keep()) {
             written.entry(sample.row).or_default().push(sample);
@@ -274,8 +274,7 @@ impl Writer<'_> {
         })
     }
 
-    /// Returns the bytes of each row that are copied for each of its windows: all columns except the one that windows are cut
-    /// from.
+    /// Returns the bytes of each row that are copied for each window: all columns except the one that windows are cut from.
     fn other_bytes(&self, batch: &RecordBatch) -> Result<Vec<u64>> {
         let content = self.plan.content_column();
         let in_windows = self.plan.spec.pipeline.output.samples == Samples::Windows;

@@ -29,8 +29,7 @@ const MAX_NAMES_SHOWN: usize = 8;
 
 #[derive(Debug, Default)]
 pub(super) struct DiscoveredFiles {
-    /// Folder that contains every file: the folder itself, a file's folder, or a glob's longest prefix without
-    /// wildcards.
+    /// Folder of all files: the folder itself, a file's folder, or the longest prefix of a glob without wildcards.
     pub(super) root: PathBuf,
     /// Paths relative to `root`, '/'-separated, sorted by bytes.
     pub(super) files: Vec<String>,
@@ -124,8 +123,7 @@ fn duplicate_names_note(duplicates: &[(PathBuf, PathBuf)], root: &Path) -> Optio
     ))
 }
 
-/// Finds the files of an object store for an address by the same rules. A web server has no listing, so an address
-/// there is one file.
+/// Finds the files for an address in an object store by the same rules. An address on a web server is one file.
 #[cfg(feature = "cloud")]
 fn remote(path: &Path, format: InputFormat) -> Result<DiscoveredFiles, Vec<DataProblem>> {
     let url = path.to_str().expect("an address is text");

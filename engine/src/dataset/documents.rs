@@ -61,8 +61,6 @@ pub struct Document {
     pub row: u64,
     /// Id as a string; `None` if it is null or without an id column.
     pub id: Option<String>,
-    /// Value of the column of [`Documents::with_labels`]; `None` if it is null or not requested.
-    pub label: Option<String>,
     /// Content to score, or the reason that it cannot be scored.
     pub content: Result<DocumentContent, RowError>,
 }
@@ -136,7 +134,6 @@ pub fn read_documents(
         batches: Batches::open(dataset, &request)?,
         content,
         id,
-        label: None,
         next_row: first,
         end,
         lost,
@@ -159,8 +156,7 @@ pub fn document_contents(
     Ok(contents(&column))
 }
 
-/// Returns the ids of completely read rows, one per row, as [`read_documents`] would; rows without an id get
-/// [`id_of_row`].
+/// Returns the ids of completely read rows, as [`read_documents`] would; rows without an id get [`id_of_row`].
 pub fn document_ids(
     dataset: &Dataset,
     unit: &WorkUnit,
@@ -193,10 +189,9 @@ const ROW_BYTES: u64 = 64;
 /// Iterator over the documents of a work unit, in order. Created by [`read_documents`].
 pub struct Documents {
     batches: Batches,
-    /// Index of the content column in the data set; `id`: of the id column, `label`: of the column of labels.
+    /// Index of the content column in the data set; `id`: of the id column.
     content: usize,
     id: Option<usize>,
-    label: Option<usize>,
     next_row: u64,
     end: u64,
     lost: LostRowGroups,
@@ -230,17 +225,10 @@ impl Iterator for Documents {
 }
 
 impl Documents {
-    /// Adds the values of a column to the documents, as strings.
-    pub fn with_labels(mut self, dataset: &Dataset, column: &str) -> Result<Self, DataProblem> {
-        self.label = Some(dataset.check_label_column(column)?);
-        Ok(self)
-    }
-
     /// Appends the rows of a batch from `from` on, preceded by lost rows, and adds their content bytes to `bytes`. Rows
     /// over the limit are kept for the next call.
     fn take(&mut self, batch: Batch, from: usize, documents: &mut Vec<Document>, bytes: &mut u64) {
         let ids = self.id.map(|id| LabelColumn::new(&batch.columns[id]));
-        let labels = self.label.map(|label| LabelColumn::new(&batch.columns[label]));
         let column = &batch.columns[self.content];
         for (position, mut content) in contents(column).into_iter().enumerate().skip(from) {
             let row = batch.rows[position];
@@ -259,13 +247,11 @@ impl Documents {
                     Err(_) => 0,
                 };
             let id = ids.as_ref().and_then(|ids| ids.id(position));
-            let label = labels.as_ref().and_then(|labels| labels.get(position));
-            documents.push(Document { row, id, label, content });
+            documents.push(Document { row, id, content });
         }
     }
 
-    /// Appends the lost rows up to `end`; a row group may have millions of them. Returns `false` if some are left for
-    /// the next batch.
+    /// Appends the lost rows up to `end`, which may be millions. Returns `false` if some are left for the next batch.
     fn push_lost(&mut self, end: u64, documents: &mut Vec<Document>, bytes: &mut u64) -> bool {
         while self.next_row < end {
             if *bytes >= self.batch_bytes.max(1) {
@@ -275,7 +261,7 @@ impl Documents {
             let problem = self.lost.problem(row).expect("only lost rows are not read");
             *bytes += ROW_BYTES + problem.message.len() as u64;
             let content = Err(problem.clone());
-            documents.push(Document { row, id: None, label: None, content });
+            documents.push(Document { row, id: None, content });
             self.next_row += 1;
         }
         true
@@ -343,8 +329,7 @@ fn bad_token(message: String) -> RowError {
     RowError::new("bad_token", message)
 }
 
-/// Returns the SHA-256, in lower-case hexadecimal, of a text's UTF-8 bytes or of token ids as little-endian 32-bit
-/// integers.
+/// Returns the SHA-256 of a text in UTF-8, or of token ids as little-endian 32-bit integers.
 pub fn content_digest(content: &DocumentContent) -> String {
     hex(&match content {
         DocumentContent::Text(text) => Sha256::digest(text.as_bytes()),

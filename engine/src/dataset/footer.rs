@@ -22,8 +22,7 @@ use crate::base::text::sha256_hex;
 /// A Parquet file is a magic number, data, footer, length of the footer, magic number.
 const MAGIC_BYTES: u64 = 4;
 const TAIL_BYTES: u64 = 8;
-/// Largest footer that is read. A hundred columns and a thousand row groups take about 10 MB; a decoded footer takes
-/// five times its encoded size.
+/// Largest footer that is read: a hundred columns and a thousand row groups take 10 MB, decoded five times as much.
 const MAX_FOOTER_BYTES: u64 = 32 << 20;
 const MAX_SCHEMA_DEPTH: usize = 64;
 
@@ -300,8 +299,7 @@ fn leaves(footer: &ParquetMetaData) -> Vec<Range<usize>> {
     leaves
 }
 
-/// Returns the Arrow schema: the declared one where it agrees with the Parquet types, otherwise the one derived from
-/// them.
+/// Returns the Arrow schema: the declared types where they agree with the Parquet types, otherwise derived ones.
 fn arrow_schema(footer: &Arc<ParquetMetaData>) -> Result<SchemaRef, DataProblem> {
     let load = |options: ArrowReaderOptions| {
         guarded(|| ArrowReaderMetadata::try_new(Arc::clone(footer), options))

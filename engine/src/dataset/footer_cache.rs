@@ -44,8 +44,7 @@ impl FooterCache {
         (start == bytes.len()).then_some(Self { bytes, files })
     }
 
-    /// Returns stamp and footer of a file. `None` for a local file that has changed; a file in a store is checked when
-    /// it is read.
+    /// Returns stamp and footer; `None` for a local file that has changed. Files in stores are checked when they are read.
     pub(super) fn get(&self, root: &Path, path: &str) -> Option<(Stamp, &[u8])> {
         let (entry, range) = self.files.get(path)?;
         let footer = &self.bytes[range.clone()];

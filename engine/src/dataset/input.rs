@@ -35,8 +35,7 @@ pub struct Dataset {
     pub notes: Vec<String>,
     /// Files that could not be opened while the run continues without them. Their number of rows is unknown.
     pub bad_files: Vec<BadFile>,
-    /// Forms and columns of the line files, which windows depend on in addition to the bytes; `None` without line
-    /// files.
+    /// Forms and columns of line files, which windows depend on in addition to the bytes; `None` without such files.
     pub lines: Option<LinesSchema>,
     pub(super) hub: Option<InTree>,
 }
@@ -142,8 +141,7 @@ impl Dataset {
         self.schema.column_with_name(name).map(|(_, field)| field)
     }
 
-    /// Checks that the values of column `name` are short enough for ids, for files that record their lengths. Like all
-    /// checks of a column, returns its index.
+    /// Checks that the values of a column are short enough for ids, if files record lengths. Returns the column's index.
     pub fn check_id_column(&self, name: &str) -> Result<usize, DataProblem> {
         let column = self.check_label_column(name)?;
         let known = self.files.iter().filter(|file| matches!(file.contents, Contents::Parquet(..)));

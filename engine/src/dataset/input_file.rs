@@ -87,8 +87,7 @@ pub(super) enum Contents {
 }
 
 impl InputFile {
-    /// Opens `root/path` and reads its metadata. Line files have no columns yet: these are inferred from all of them
-    /// together.
+    /// Opens a file and reads its metadata. Line files have no columns yet: they are inferred from all files together.
     pub(super) fn open(
         found: &DiscoveredFiles,
         path: &str,
@@ -200,8 +199,7 @@ impl InputFile {
         }
     }
 
-    /// Returns the decoded bytes of a column of the data set; of all columns if the format does not record them per
-    /// column.
+    /// Returns the decoded bytes of a column of the data set; see [`Self::decoded_bytes`].
     pub(super) fn column_bytes(&self, column: usize) -> u64 {
         self.decoded_bytes(&[self.positions[column]], 0..self.row_groups.len())
     }

@@ -30,8 +30,7 @@ pub(super) struct LostRowGroup {
 }
 
 impl LostRowGroups {
-    /// Adds all other lost row groups of the work unit by decoding every column separately. `failed`: the row group in
-    /// which a reader of all columns failed.
+    /// Adds all other lost row groups of the unit by decoding each column. `failed`: one in which a reader of all columns failed.
     pub fn with_others(
         mut self,
         dataset: &Dataset,
@@ -103,8 +102,7 @@ fn rows_of(dataset: &Dataset, unit: &WorkUnit, row_group: usize) -> Range<u64> {
     info.first_row..(info.first_row + info.rows).min(unit.first_row + unit.rows)
 }
 
-/// Returns the sets of columns to check together: single columns of Parquet, all columns of Arrow. Lines need no check
-/// because a bad line affects no other.
+/// Returns the columns to check together: each of Parquet, all of Arrow, none of lines, where a bad line affects no other.
 fn parts(dataset: &Dataset, unit: &WorkUnit) -> Vec<Vec<usize>> {
     let columns = 0..dataset.schema.fields().len();
     match &dataset.files[unit.file].contents {

@@ -16,8 +16,7 @@ const HUGGING_FACE: &str = "huggingface";
 const PANDAS: &str = "pandas";
 const SPARK: &str = "org.apache.spark.sql.parquet.row.metadata";
 
-/// Returns the union of the files' key-values, in order of appearance, and notes about keys whose values differ; the
-/// first value is kept.
+/// Returns the key-values of all files, in order of appearance, and notes about keys with other values than the first.
 pub(super) fn union(files: &[InputFile]) -> (Vec<(String, String)>, Vec<String>) {
     let mut kept: Vec<(String, String)> = Vec::new();
     let mut first_seen: BTreeMap<String, (usize, &str)> = BTreeMap::new();
@@ -122,8 +121,7 @@ fn arrow_name(data_type: &DataType) -> String {
     }
 }
 
-/// Updates `{"index_columns": […], "columns": [{"name": …}, …], …}`, as written by pandas: new columns precede the
-/// index.
+/// Updates `{"index_columns": […], "columns": [{"name": …}, …], …}` of pandas: new columns precede the index.
 fn pandas(mut value: Value, new_columns: &[Field]) -> Option<Value> {
     let object = value.as_object_mut()?;
     let mut index = Vec::new();
@@ -164,8 +162,7 @@ fn pandas_types(field: &Field) -> (String, String) {
     }
 }
 
-/// Updates `{"type": "struct", "fields": [{"name": …, "type": …, "nullable": …, "metadata": {}}, …]}`, as written by
-/// Spark.
+/// Updates `{"type": "struct", "fields": [{"name": …, "type": …, "nullable": …, "metadata": {}}, …]}` of Spark.
 fn spark(mut value: Value, new_columns: &[Field]) -> Option<Value> {
     let fields = value.get_mut("fields")?.as_array_mut()?;
     fields.retain(|field| {

@@ -69,8 +69,7 @@ impl PartWriter {
         Self::create(path, schema, &[], ParquetCompression::Zstd)
     }
 
-    /// Creates the file `path` in an existing folder. `metadata`: key-values for the footer, to which the Arrow schema
-    /// is added.
+    /// Creates a file in an existing folder. `metadata`: key-values for the footer, in addition to the Arrow schema.
     pub fn create(
         path: &Path,
         schema: &SchemaRef,
@@ -114,8 +113,7 @@ impl PartWriter {
         })
     }
 
-    /// Appends rows. Columns are matched by index; their types may differ from the file's in string width, view or
-    /// dictionary encoding.
+    /// Appends rows. Columns are matched by index; string width, views and dictionary encoding may differ.
     pub fn write(&mut self, batch: &RecordBatch) -> Result<(), DataProblem> {
         let batch = self.store(batch)?;
         let mut start = 0;
@@ -198,8 +196,7 @@ impl PartWriter {
     }
 }
 
-/// Distinct values of a column in a row group, for dictionary keys with a small range: readers build one dictionary per
-/// row group, with keys of the declared size.
+/// Distinct values of a column with small dictionary keys in a row group: readers build one dictionary per group.
 struct SmallDictionary {
     column: usize,
     limit: usize,
@@ -243,8 +240,7 @@ pub fn unsupported_columns(schema: &Schema) -> Vec<String> {
     schema.fields().iter().filter_map(unsupported_column).collect()
 }
 
-/// Returns the column with the reason if Parquet cannot hold it or our reader rejects it. Cost: writes a null in memory and
-/// reads its footer.
+/// Returns why Parquet cannot hold a column or our reader rejects it. Cost: writes a null in memory and reads its footer.
 pub fn unsupported_column(field: &Arc<Field>) -> Option<String> {
     let stored = types::map_field(field, types::storage_type);
     let stored = stored.as_ref().clone().with_nullable(true);
@@ -274,8 +270,7 @@ pub(crate) fn codec(compression: ParquetCompression) -> Codec {
     }
 }
 
-/// Returns the error of a write: a failed file operation is the machine's, anything else means that rows do not fit
-/// Parquet.
+/// Returns the error of a write: a failed file operation is the machine's, otherwise rows do not fit Parquet.
 fn problem(path: &Path, error: ParquetError) -> DataProblem {
     if let ParquetError::External(source) = error {
         let file_error = source.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);

@@ -20,8 +20,7 @@ use crate::base::diagnostic::Diagnostic;
 use crate::storage::error::ErrorKind;
 use crate::storage::range_file::Stamp;
 
-/// Maximum rows of a batch of long rows. Batch sizes follow from an average; this limits a batch in which long rows
-/// follow short ones.
+/// Maximum rows of a batch of long rows: sizes follow from an average, but long rows may follow short ones.
 const MAX_LONG_ROWS: u64 = 64;
 const MAX_ROWS: u64 = 1024;
 const BATCH_BYTES: u64 = 16 << 20;

@@ -29,8 +29,7 @@ pub fn read_rows<'a>(
     Ok(RowBatches::new(dataset, unit, pieces, Arc::clone(&dataset.schema), batch_rows))
 }
 
-/// Reads faulty rows in a schema of nullable columns: columns of `lost` row groups that do not decode, and values that
-/// do not fit their column, are null.
+/// Reads faulty rows in a nullable schema: null where a column of a `lost` row group does not decode or a value does not fit.
 pub fn read_faulty_rows<'a>(
     dataset: &'a Dataset,
     unit: &WorkUnit,

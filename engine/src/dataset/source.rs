@@ -129,8 +129,7 @@ thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a decoder. Corrupt pages can make it panic; the panic becomes an error of the file and is not reported as a
-/// bug.
+/// Runs a decoder. A panic, which corrupt pages can cause, becomes an error of the file and is not reported as a bug.
 pub(crate) fn guarded<T, E: Display>(decode: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {

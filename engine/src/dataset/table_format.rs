@@ -75,8 +75,7 @@ impl TableFolder {
         Some(Self { folder: folder.display().to_string(), format: found.2, export: found.3 })
     }
 
-    /// Finds a table that is `root`, contains it (as data folder or partition), or contains one of `files`, which are
-    /// below `root`.
+    /// Finds a table that is `root`, contains it (as data folder or partition), or contains one of `files` below it.
     pub(super) fn find_in_files<'a>(
         root: &Path,
         files: impl IntoIterator<Item = &'a str>,

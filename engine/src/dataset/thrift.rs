@@ -21,8 +21,7 @@ impl<R: Read> ThriftReader<R> {
         Self { input, position: 0 }
     }
 
-    /// Returns number and type of the next field of a structure; `None` at its end. `last`: number of the previous
-    /// field, 0 at the beginning.
+    /// Returns number and type of the next field; `None` at the end. `last`: number of the previous field, 0 at first.
     pub(super) fn field(&mut self, last: &mut i64) -> Result<Option<(i64, FieldType)>, String> {
         let header = self.byte()?;
         let (delta, kind) = (header >> 4, header & 0xf);

@@ -82,8 +82,7 @@ fn is_utc_time(field: &FieldRef) -> bool {
     field.metadata().contains_key(UTC_TIME_KEY)
 }
 
-/// Returns the column as declared in the Arrow schema of a written file, and the maximum number of dictionary values in
-/// one row group if its declared keys are small.
+/// Returns the column as declared in a written file, and the maximum dictionary values of a row group for small keys.
 pub(super) fn written_field(field: &FieldRef) -> (FieldRef, Option<usize>) {
     let Some(declared) = field.metadata().get(DECLARED_KEY) else {
         return (map_field(field, parquet_time), None);
@@ -162,8 +161,7 @@ pub(super) fn storage_type(data_type: &DataType) -> DataType {
     }
 }
 
-/// Returns the type that Parquet has for a time: seconds become milliseconds, and `date64` becomes days. Otherwise
-/// Parquet would hold plain numbers.
+/// Returns the type that Parquet has for a time, instead of plain numbers: milliseconds for seconds, days for `date64`.
 fn parquet_time(data_type: &DataType) -> DataType {
     match data_type {
         DataType::Timestamp(TimeUnit::Second, zone) => {
@@ -384,8 +382,7 @@ pub(super) fn bytes_at(array: &dyn Array, row: usize) -> Option<&[u8]> {
     }
 }
 
-/// Converts an array to type `to`, which may differ in width, view, dictionary encoding, names and nullability. A value that
-/// does not fit the type is an error.
+/// Converts an array to an equivalent type with other names and nullability. A value that does not fit is an error.
 pub(super) fn conform(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
     if array.data_type() == to {
         return Ok(Arc::clone(array));

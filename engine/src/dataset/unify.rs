@@ -23,8 +23,7 @@ pub struct LinesSchema {
     pub inferred: bool,
 }
 
-/// Sets the columns of line files: those in the pipeline, else those inferred from the first lines of all files.
-/// Returns them, or `None` without line files.
+/// Sets and returns the columns of line files: those in the pipeline, else inferred ones. `None` without line files.
 pub(super) fn set_line_columns(
     files: &mut [InputFile],
     named: Option<&Fields>,
@@ -60,8 +59,7 @@ pub(super) fn set_line_columns(
     Ok(Some(lines))
 }
 
-/// Adds string columns for the keys of folders named `key=value` to all files. A column of the same name in any file
-/// takes precedence.
+/// Adds string columns for folders named `key=value`, unless any file has a column of that name.
 pub(super) fn add_partitions(files: &mut [InputFile]) -> Result<(), Vec<DataProblem>> {
     let mut problems = Vec::new();
     let mut keys = partitions::keys(files.iter().map(|file| file.path.as_str()));

@@ -39,8 +39,7 @@ impl WorkUnit {
         }
     }
 
-    /// Returns a stable name of 16 hexadecimal digits that depends only on the file's relative path, the row groups and
-    /// the rows.
+    /// Returns 16 hexadecimal digits that depend only on the file's relative path, the row groups and the rows.
     pub fn name(&self) -> String {
         let Range { start, end } = self.row_groups;
         let identity =

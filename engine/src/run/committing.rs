@@ -51,7 +51,7 @@ impl Run<'_> {
         let staged =
             self.progress.timed("write", || writer.stage(&folders, |_| self.progress.step()))?;
         let reports_labels = plan.spec.pipeline.output.report_by.is_some();
-        let labels = reports_labels.then(|| staged.labels.clone().into_iter().collect());
+        let labels = reports_labels.then(|| staged.labels.clone());
         let mut summary = self.summary(scored, &staged)?;
         summary.drift.clone_from(&selection.drift);
         summary.guards.clone_from(&selection.guards);

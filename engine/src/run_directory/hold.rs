@@ -21,46 +21,43 @@ const EXCLUSIVE_LOCK_WAIT: Duration = Duration::from_secs(5);
 
 /// Exclusive access to a run directory, until it is dropped.
 #[derive(Debug)]
-pub struct RunLock(Held);
+pub enum RunLock {
+    File {
+        _locked: File,
+    },
+    #[cfg(feature = "cloud")]
+    Lease(super::lease::Lease),
+}
 
 impl RunLock {
     /// Checks that this process still has exclusive access: a lease may have expired, a file lock cannot.
     #[cfg_attr(not(feature = "cloud"), expect(clippy::unnecessary_wraps, reason = "a lease fails"))]
     pub fn check(&self) -> Result<()> {
-        match &self.0 {
-            Held::File { .. } => Ok(()),
+        match self {
+            Self::File { .. } => Ok(()),
             #[cfg(feature = "cloud")]
-            Held::Lease(lease) => lease.check(),
+            Self::Lease(lease) => lease.check(),
         }
     }
 
     /// Like [`Self::check`], but sends no request if the lease was renewed a moment ago.
     #[cfg_attr(not(feature = "cloud"), expect(clippy::unnecessary_wraps, reason = "a lease fails"))]
     pub fn confirm(&self) -> Result<()> {
-        match &self.0 {
-            Held::File { .. } => Ok(()),
+        match self {
+            Self::File { .. } => Ok(()),
             #[cfg(feature = "cloud")]
-            Held::Lease(lease) => lease.confirm(),
+            Self::Lease(lease) => lease.confirm(),
         }
     }
 
     /// Removes a file, if it exists, while this process has exclusive access, which is checked between attempts.
     pub fn remove_file(&self, path: &Path) -> Result<()> {
-        match &self.0 {
-            Held::File { .. } => Ok(files::remove_file(path)?),
+        match self {
+            Self::File { .. } => Ok(files::remove_file(path)?),
             #[cfg(feature = "cloud")]
-            Held::Lease(lease) => lease.remove_file(path),
+            Self::Lease(lease) => lease.remove_file(path),
         }
     }
-}
-
-#[derive(Debug)]
-enum Held {
-    File {
-        _locked: File,
-    },
-    #[cfg(feature = "cloud")]
-    Lease(super::lease::Lease),
 }
 
 impl RunDirectory {
@@ -171,7 +168,7 @@ impl RunDirectory {
         let path = self.lock_path();
         #[cfg(feature = "cloud")]
         if store::is_address(&self.root) {
-            return Ok(RunLock(Held::Lease(super::lease::Lease::acquire(&path, &self.root)?)));
+            return Ok(RunLock::Lease(super::lease::Lease::acquire(&path, &self.root)?));
         }
         let mut file = files::open_read_write(&path)?;
         let may_wait = |file: &File| !is_exclusively_locked(file);
@@ -182,7 +179,7 @@ impl RunDirectory {
             .and_then(|()| file.seek(SeekFrom::Start(0)))
             .and_then(|_| file.write_all(content.as_bytes()));
         written.map_err(|error| error::failed("write", &path)(error))?;
-        Ok(RunLock(Held::File { _locked: file }))
+        Ok(RunLock::File { _locked: file })
     }
 
     /// Locks the file with `lock`. If another process holds it, retries for at most `limit`, as long as `may_wait` is `true`.

@@ -52,7 +52,7 @@ struct LeaseRecord {
 
 /// Lease of this process, released when it is dropped.
 #[derive(Debug)]
-pub(super) struct Lease {
+pub struct Lease {
     path: PathBuf,
     root: PathBuf,
     shared: Arc<Shared>,

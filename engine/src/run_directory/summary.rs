@@ -141,8 +141,7 @@ impl Summary {
         dropped.iter().filter(|(reason, _)| is_selection_reason(reason)).map(|(_, of)| of).sum()
     }
 
-    /// Returns the rows of the output. With `mark_only` they include the samples that are not kept and the rows without a
-    /// sample.
+    /// Returns the rows of the output; with `mark_only` also samples that are not kept, and rows without a sample.
     pub fn rows_written(&self, documents: bool, mark_only: bool) -> u64 {
         if !mark_only || self.error.is_some() {
             return self.samples_written();

@@ -5,7 +5,6 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Instant;
 
 use longsift_stages::Reads;
@@ -13,6 +12,7 @@ use longsift_stages::contract::{Column, Kind, Measure, StatisticValues, Value};
 
 use super::context::ScoreContext;
 use super::journal::{Header, Journal, RetainedMeasure, StatisticsKey};
+use super::prepare::{JudgedDocument, Preparation};
 use super::programs::{Question, QuestionContent};
 use crate::base::error::Result;
 use crate::dataset::documents::{Document, DocumentContent};
@@ -22,28 +22,6 @@ use crate::run_directory::quarantine::BadRow;
 use crate::run_directory::scores::MeasureColumns;
 use crate::run_directory::units;
 use crate::storage::files;
-
-#[derive(Debug)]
-pub struct JudgedDocument {
-    pub document: Document,
-    pub verdict: DocumentVerdict,
-}
-
-#[derive(Debug)]
-pub enum DocumentVerdict {
-    /// The document is cut into windows. Holds the statistics that all its windows share, each with the index of its measure.
-    Keep(Vec<(u16, StatisticValues)>),
-    /// A program drops it, for this reason.
-    Drop(Arc<str>),
-    Failed(BadRow),
-}
-
-impl From<Document> for JudgedDocument {
-    /// Keeps a document that no program read.
-    fn from(document: Document) -> Self {
-        Self { document, verdict: DocumentVerdict::Keep(Vec::new()) }
-    }
-}
 
 pub(super) struct Judge<'a> {
     context: &'a ScoreContext<'a>,
@@ -81,10 +59,8 @@ impl<'a> Judge<'a> {
             let measure = self.context.plan.measure_index(program);
             let mut settled = Vec::new();
             let (mut pending, mut questions) = (Vec::new(), Vec::new());
-            for (index, JudgedDocument { document, verdict }) in judged.iter().enumerate() {
-                let (DocumentVerdict::Keep(_), Ok(content)) = (verdict, &document.content) else {
-                    continue;
-                };
+            for (index, JudgedDocument { document, answers }) in judged.iter().enumerate() {
+                let (Ok(_), Ok(content)) = (answers, &document.content) else { continue };
                 let key = ((document.row, 0), program_index as u16);
                 if let Some(values) = kept.known.remove(&key) {
                     settled.push((index, Ok(values)));
@@ -113,17 +89,18 @@ impl<'a> Judge<'a> {
             })?;
             let name = &program.settings.name;
             for (index, values) in settled {
-                let JudgedDocument { document, verdict } = &mut judged[index];
+                let JudgedDocument { document, answers } = &mut judged[index];
                 match values {
-                    Err(why) => {
+                    Err(error) => {
                         let (row, stage) = (document.row, name.clone().into());
-                        *verdict = DocumentVerdict::Failed(BadRow { row, stage, error: why });
+                        *answers = Err(Preparation::Quarantine(BadRow { row, stage, error }));
                     }
                     Ok(values) if values.0[0] == Value::Count(1) => {
-                        *verdict = DocumentVerdict::Drop(format!("dropped_by_{name}").into());
+                        let reason = format!("dropped_by_{name}").into();
+                        *answers = Err(Preparation::Drop { reason, tokens_total: 0, windows: 0 });
                     }
                     Ok(mut values) => {
-                        if let (DocumentVerdict::Keep(all), Some(measure)) = (verdict, measure) {
+                        if let (Ok(all), Some(measure)) = (answers, measure) {
                             values.0.remove(0);
                             all.push((measure, values));
                         }

@@ -39,8 +39,7 @@ pub fn run<T>(
     (done, watch.into_use())
 }
 
-/// Runs `work` with the devices of every whole model of a plan; returns its result and the use of GPUs. `watched`:
-/// directory for the steps and the memory of GPUs, and the display.
+/// Runs `work` with the devices of all whole models; returns its result and the use of GPUs. `watched`: for their monitors.
 pub fn run_models<T>(
     plan: &Plan,
     stop: &Stop,

@@ -139,8 +139,7 @@ pub(crate) struct ModelOnDevices<'a> {
 }
 
 impl ModelOnDevices<'_> {
-    /// Computes the statistics of windows. Calls `on_result` with the index and result of each window, in the order of
-    /// windows within a group, and with `None` at intervals.
+    /// Computes statistics. Calls `on_result` with the index and result of each window, and with `None` at intervals.
     pub(crate) fn run(
         &self,
         measure: &dyn Measure,

@@ -8,7 +8,6 @@ use longsift_stages::tokenize::encoder::EncodedText;
 use longsift_stages::tokenize::windows::{Cut, TokenWindow};
 use rayon::prelude::*;
 
-use super::documents::{DocumentVerdict, JudgedDocument};
 use super::passes::out_of_vocabulary;
 use crate::base::diagnostic::Diagnostic;
 use crate::dataset::documents::{Document, DocumentContent, DocumentText, content_hash, id_of_row};
@@ -17,6 +16,21 @@ use crate::plan::Plan;
 use crate::plan::encoded::tokenize;
 use crate::plan::options::Bos;
 use crate::run_directory::quarantine::BadRow;
+
+/// Document with the statistics that programs returned for it, each with the index of its measure, or with its outcome if a
+/// program dropped it or failed.
+#[derive(Debug)]
+pub struct JudgedDocument {
+    pub document: Document,
+    pub answers: Result<Vec<(u16, StatisticValues)>, Preparation>,
+}
+
+impl From<Document> for JudgedDocument {
+    /// Keeps a document that no program read.
+    fn from(document: Document) -> Self {
+        Self { document, answers: Ok(Vec::new()) }
+    }
+}
 
 #[derive(Debug)]
 pub struct Prepared {
@@ -91,19 +105,16 @@ pub fn prepare(
     documents
         .into_par_iter()
         .map(|document| {
-            let JudgedDocument { document, verdict } = document.into();
+            let JudgedDocument { document, answers } = document.into();
             let row = document.row;
             let id = document.id.clone().unwrap_or_else(|| id_of_row(file, row));
             let location = format!("{file}, row {row}");
-            let outcome = match verdict {
-                DocumentVerdict::Failed(bad) => Preparation::Quarantine(bad),
-                DocumentVerdict::Drop(reason) => {
-                    Preparation::Drop { reason, tokens_total: 0, windows: 0 }
-                }
-                DocumentVerdict::Keep(answers) => outcome(plan, location, document, answers)
-                    .unwrap_or_else(|(stage, error)| {
-                        Preparation::Quarantine(BadRow { row, stage: stage.into(), error })
-                    }),
+            let failed = |(stage, error): StageError| {
+                Preparation::Quarantine(BadRow { row, stage: stage.into(), error })
+            };
+            let outcome = match answers {
+                Ok(answers) => outcome(plan, location, document, answers).unwrap_or_else(failed),
+                Err(outcome) => outcome,
             };
             Prepared { row, id, outcome }
         })

@@ -126,8 +126,7 @@ impl<'a> Programs<'a> {
         Ok(())
     }
 
-    /// Checks that a program was not edited, before answers are recorded under the digests of its files. Fails even if the
-    /// change was undone.
+    /// Checks that a program was not edited, even if that was undone: its answers are recorded under the digests of its files.
     pub(super) fn check_unedited(&self, program: &Program) -> Result<()> {
         let stamps = &self.copies(program).stamps;
         match program.files.iter().zip(stamps).find(|((_, path), then)| stamp(path) != **then) {

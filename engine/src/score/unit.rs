@@ -3,7 +3,7 @@
 //! A thread reads and tokenizes the next batch, of this unit or the next, while the windows of two batches are measured. A
 //! channel of one batch connects them, so that at most four batches of documents are in memory, however large the units are.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 
@@ -20,12 +20,12 @@ use crate::base::counts::{Counts, count};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::base::text::{quoted, quoted_group};
-use crate::dataset::documents;
 use crate::dataset::lost_row_groups::LostRowGroups;
 use crate::dataset::part::PartWriter;
 use crate::dataset::read::{ReadError, RowGroupError};
 use crate::dataset::units::WorkUnit;
-use crate::plan::calibrated_groups;
+use crate::dataset::{documents, labels};
+use crate::plan::calibrated_groups::{self, CalibratedGroups};
 use crate::plan::sampling;
 use crate::run_directory::dropped::{self, DroppedRow};
 use crate::run_directory::facts::MeasuredBy;
@@ -89,41 +89,42 @@ fn read_without(
         Ok(documents) => documents,
         Err(error) => return row_group_error(error),
     };
-    let groups = context.calibrated.zip(plan.spec.score().within.as_deref());
-    if let Some((_, column)) = groups {
-        documents = documents.with_labels(&plan.dataset, column)?;
-    }
+    let groups = match plan.spec.score().within.as_deref().filter(|_| context.calibrated.is_some())
+    {
+        Some(column) => match labels::read_labels(&plan.dataset, unit, column, &lost.rows()) {
+            Ok(groups) => groups,
+            Err(error) => return row_group_error(error),
+        },
+        None => Vec::new(),
+    };
     let mut judge = Judge::open(context, unit)?;
     while let Some(batch) = progress.timed("read", || documents.next()) {
         let batch = match batch {
             Ok(batch) => batch,
             Err(error) => return row_group_error(error),
         };
-        // Groups that the calibration lacks, by row of their documents.
-        let unknown = groups.map(|(known, _)| {
-            let unknown = batch.iter().filter(|document| !known.contains(&document.label));
-            unknown.map(|document| (document.row, document.label.clone())).collect()
-        });
         let judged = judge.judge(batch)?;
         let prepared = progress.timed("tokenize", || prepare(plan, &unit.file_path, judged));
-        if let Some(unknown) = unknown {
-            refuse_unknown_group(context, unit, &unknown, &prepared)?;
+        if let Some(known) = context.calibrated {
+            refuse_unknown_group(context, unit, known, &groups, &prepared)?;
         }
         send(sender, FromReader::Batch(Ok(prepared)))?;
     }
     judge.finish().map(|()| None)
 }
 
-/// Refuses the first document with windows to measure whose group the calibration lacks: the selection could not score it.
+/// Refuses the first measured document whose group the calibration lacks. `groups`: of all rows of the unit.
 fn refuse_unknown_group(
     context: &ScoreContext<'_>,
     unit: &WorkUnit,
-    unknown: &BTreeMap<u64, Option<String>>,
+    known: &CalibratedGroups,
+    groups: &[Option<String>],
     prepared: &[Prepared],
 ) -> Result<()> {
     let measured = prepared.iter().filter(|of| matches!(of.outcome, Preparation::Measure(_)));
     for Prepared { row, .. } in measured {
-        if let Some(group) = unknown.get(row) {
+        let group = &groups[(row - unit.first_row) as usize];
+        if !known.contains(group) {
             let name = quoted_group(group.as_deref());
             let group = format!("{name} ({}, row {row})", quoted(&unit.file_path));
             return Err(calibrated_groups::missing(&context.plan.spec, &group).into());

@@ -159,8 +159,7 @@ fn missing(criteria: &Criteria, known: &CalibratedGroup) -> Option<String> {
 /// Maximum samples in a calibration: integers that a float represents exactly.
 const MAX_SAMPLES: u64 = 1 << 53;
 
-/// Describes why a calibration of a group is impossible for any samples; `None` if it is consistent. `cutoffs`: the required
-/// number of thresholds.
+/// Describes why a calibration of a group is impossible, if it is. `cutoffs`: the required number of thresholds.
 pub(super) fn contradiction(
     criteria: &Criteria,
     known: &CalibratedGroup,

@@ -38,28 +38,11 @@ pub(super) struct Criteria {
     pub(super) guards: Vec<(Guard, usize)>,
     pub(super) filter: Filter,
     pub(super) samples: Samples,
-    pub(super) random: Option<Draw>,
+    /// Seed of random scores.
+    pub(super) random: Option<u64>,
     /// Measures with guards before them.
     pub(super) skipped: Vec<SkippedMeasure>,
     pub(super) written: Vec<SelectionStatistic>,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Draw {
-    seed: u64,
-    ids: bool,
-}
-
-impl Draw {
-    /// Draws the score of a sample of a file. A document without an id is identified by its file and row. `window`: its index;
-    /// `None` for a document.
-    fn score(self, sample: &ScoredWindow, window: Option<u32>, file: &str) -> f64 {
-        let (row, window) = (sample.input_row.to_string(), window.map(|of| of.to_string()));
-        let has_id = self.ids && !is_id_of_row(&sample.id, file, sample.input_row);
-        let mut parts: Vec<&str> = if has_id { vec![&sample.id] } else { vec![file, &row] };
-        parts.extend(window.as_deref());
-        random_score(self.seed, &parts)
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -115,8 +98,7 @@ impl Criteria {
         criteria
     }
 
-    /// Returns the criteria of a named score with the groups and the amount of a plan but without its guards. `columns`:
-    /// columns that are already read.
+    /// Returns the criteria of a named score, with groups and amount of a plan but no guards. `columns`: those already read.
     pub(super) fn for_formula(plan: &Plan, formula: Formula, columns: Vec<String>) -> Self {
         let of_plan = plan.spec.score();
         let alpha = of_plan.alpha.filter(|_| formula == Formula::Longattn);
@@ -156,10 +138,7 @@ impl Criteria {
             guards,
             filter: filter.clone(),
             samples: plan.spec.pipeline.output.samples,
-            random: score.random_seed().map(|seed| {
-                let ids = plan.spec.pipeline.input.id_column.is_some();
-                Draw { seed, ids }
-            }),
+            random: score.random_seed(),
         }
     }
 
@@ -194,8 +173,18 @@ impl Criteria {
     /// Values of a sample: those of the statistics, then its random score.
     pub(super) fn values(&self, sample: &[ScoredWindow], file: &str) -> Vec<f64> {
         let statistics = self.statistics.iter().map(|statistic| self.value(statistic, sample));
-        let random = self.random.map(|draw| draw.score(&sample[0], self.window(sample), file));
+        let random = self.random.map(|seed| self.random_score(seed, sample, file));
         statistics.chain(random).collect()
+    }
+
+    /// Draws the score of a sample of a file. A document without an id is identified by its file and row.
+    fn random_score(&self, seed: u64, sample: &[ScoredWindow], file: &str) -> f64 {
+        let ScoredWindow { input_row, id, .. } = &sample[0];
+        let (row, window) = (input_row.to_string(), self.window(sample).map(|of| of.to_string()));
+        let by_row = is_id_of_row(id, file, *input_row);
+        let mut parts: Vec<&str> = if by_row { vec![file, &row] } else { vec![id] };
+        parts.extend(window.as_deref());
+        random_score(seed, &parts)
     }
 
     /// Score of a sample with these values; `NaN` if one is missing or its group has no scale.

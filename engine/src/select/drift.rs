@@ -5,8 +5,7 @@ use longsift_stages::score::SummaryStatistics;
 use super::rank::Totals;
 use crate::run_directory::calibration::{CalibratedGroup, GroupDrift};
 
-/// Stability index above which drift causes a warning. The bounds 0.1 (some) and 0.25 (much) come from credit scoring, like the
-/// index (Siddiqi 2006).
+/// Stability index that causes a warning; 0.1 (some) and 0.25 (much) are usual in credit scoring (Siddiqi 2006).
 pub(super) const WARNING_INDEX: f64 = 0.25;
 
 /// Compares a group with its calibration. `means`: means of this run's raw statistics, by name, over the samples that pass.
@@ -38,8 +37,7 @@ fn shift(before: &SummaryStatistics, now: f64) -> f64 {
     }
 }
 
-/// Compares how samples are distributed over the same ten ranges of scores. Adds half a sample to every range, so that an
-/// empty one does not give infinity.
+/// Compares the shares of samples in ten ranges of scores, with half a sample more in each, so that none is empty.
 fn stability_index(then: &[u64], now: &[u64; 10]) -> Option<f64> {
     let shares = |parts: &[u64]| -> Vec<f64> {
         let all: f64 = parts.iter().map(|count| *count as f64 + 0.5).sum();

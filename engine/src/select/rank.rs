@@ -203,8 +203,7 @@ impl<'a> RankedGroup<'a> {
         Ok(GroupDecision { group: name.map(Arc::from), summaries, histograms, bounds, samples })
     }
 
-    /// Decides by a calibration and sums the statistics of the samples that pass. `deciles`: deciles of the scores in the
-    /// calibration.
+    /// Decides by a calibration, with its `deciles` of scores, and sums the statistics of the samples that pass.
     pub(super) fn by_calibration(
         self,
         scorer: Option<Scorer>,
@@ -305,8 +304,7 @@ impl<'a> RankedGroup<'a> {
         Ok((summaries, scales))
     }
 
-    /// Counts the states of all samples and collects those with a score. Calls `each` with the index of the cutoff and the
-    /// score of every sample that may be kept.
+    /// Counts states and collects samples with a score. Calls `each` with cutoff index and score of those that may be kept.
     fn score(
         self,
         scorer: Option<&Scorer>,
@@ -347,8 +345,7 @@ impl<'a> RankedGroup<'a> {
         Ok(ScoredSamples { totals, sorter, range })
     }
 
-    /// Decides on every sample, in rank order. `quotas`: by cutoff. `deciles`: the nine deciles, descending; if empty, they
-    /// are computed.
+    /// Decides on every sample, in rank order. `quotas`: by cutoff. `deciles`: descending; computed if empty.
     fn rank(
         self,
         scored: ScoredSamples<'_>,

@@ -6,15 +6,13 @@ pub(super) enum SampleState {
     Missing(usize),
     /// Without a score, because sampling excluded it from a measure.
     NotMeasured,
-    /// Out of the bounds of this guard. The score is on the scale of the samples that pass; `NaN` if a statistic of the score
-    /// is missing or no sample passes.
+    /// Out of the bounds of this guard, with a score on the scale of the samples that pass; `NaN` if it has none.
     Rejected(usize, f64),
     /// Within the bounds of every guard, with this score; `NaN` if its group has no scale.
     Ranked(f64),
 }
 
-/// Value of a statistic whose measure was excluded by sampling. A `NaN` whose payload distinguishes it from a value that a
-/// measure could not compute; never used in arithmetic.
+/// Value of a statistic whose measure sampling excluded: a `NaN` with a payload, never used in arithmetic.
 pub(super) const NOT_SAMPLED: f64 = f64::from_bits(0x7FF8_0000_5A4D_504C);
 
 pub(super) fn is_not_sampled(value: f64) -> bool {

@@ -80,7 +80,10 @@ impl<'d, const N: usize> Sorter<'d, N> {
         file.flush()?;
         let piece = (RUN / self.written.div_ceil(RUN)).max(MIN_PIECE);
         let starts = (0..self.written).step_by(RUN);
-        let run = |start: usize| SortedRun::new(start..self.written.min(start + RUN));
+        let run = |start: usize| SortedRun {
+            unread: start..self.written.min(start + RUN),
+            piece: Vec::new().into_iter(),
+        };
         let mut runs: Vec<SortedRun<N>> = starts.map(run).collect();
         let mut heads = BinaryHeap::with_capacity(runs.len());
         for (index, run) in runs.iter_mut().enumerate() {
@@ -106,10 +109,6 @@ struct SortedRun<const N: usize> {
 }
 
 impl<const N: usize> SortedRun<N> {
-    fn new(unread: Range<usize>) -> Self {
-        Self { unread, piece: Vec::new().into_iter() }
-    }
-
     fn next(
         &mut self,
         file: &AnonymousFile,

@@ -84,8 +84,7 @@ pub fn rename(from: &Path, to: &Path) -> Result<(), StorageError> {
     if folder_of(from) == folder_of(to) { Ok(()) } else { fsync_folder(folder_of(from)) }
 }
 
-/// Moves a staged file to its final name, replacing an existing file. In a store, the file is copied, and the original is
-/// removed with its staging folder.
+/// Moves a staged file to its final name, replacing an existing file. In a store, it is copied and removed later.
 pub fn put_in_place(staged: &Path, to: &Path) -> Result<(), StorageError> {
     match (store(staged), to.to_str()) {
         (Some((store, from)), Some(to)) => store.copy(from, to),
@@ -154,8 +153,7 @@ fn list_local(folder: &Path) -> Result<Vec<PathBuf>, StorageError> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FolderEntry {
     pub path: PathBuf,
-    /// Whether it is a folder, after following links. Otherwise it is a regular file, a named pipe, a device or a broken
-    /// link, which only opening distinguishes.
+    /// Whether it is a folder, after following links. Otherwise it may be a file, a pipe, a device or a broken link.
     pub is_folder: bool,
     pub is_link: bool,
     /// Device and inode of the target; `None` for a broken link.

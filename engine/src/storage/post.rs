@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use super::http::answers::with_causes;
 
-/// Posts the JSON `body` to `url`, with `key` as bearer token, and returns the status. Does not follow redirects. The text of
-/// an error is for a log.
+/// Posts JSON, with `key` as bearer token, and returns the status. Follows no redirects. Errors are texts for a log.
 pub(crate) fn post(
     url: &str,
     key: Option<&str>,

@@ -129,8 +129,7 @@ impl RangeFile {
         }
     }
 
-    /// Announces the parts that will be read from a remote file, so that only they are fetched. Call at most once; without it,
-    /// whole blocks are fetched.
+    /// Announces, at most once, the parts that will be read from a remote file. Otherwise whole blocks are fetched.
     pub(crate) fn hint_ranges(&self, ranges: impl IntoIterator<Item = (u64, u64)>) {
         match &self.content {
             RangeSource::Local(..) => drop(ranges),

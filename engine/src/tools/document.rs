@@ -121,7 +121,7 @@ impl FoundDocument {
 
     pub(super) fn document(&self, plan: &Plan) -> Result<Document> {
         let content = document_contents(&plan.dataset, &self.columns, &plan.columns)?.remove(0);
-        Ok(Document { row: self.row, id: Some(self.id.clone()), label: None, content })
+        Ok(Document { row: self.row, id: Some(self.id.clone()), content })
     }
 
     pub(super) fn location(&self) -> String {

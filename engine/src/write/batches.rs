@@ -136,8 +136,7 @@ impl Writer<'_> {
         columns
     }
 
-    /// Returns `<id>#<window>`. Adds file and row to the id if several documents have it, or if it could be that of another
-    /// sample.
+    /// Returns `<id>#<window>`, with file and row if the id is repeated or could be that of another sample.
     fn sample_id(&self, unit: &WorkUnit, row: &OutputRow<'_>) -> String {
         let mut id = row.id.to_owned();
         let without_window =

@@ -4,7 +4,7 @@
 
 use super::cuts::UnitRange;
 use super::formats::Format;
-use super::staged::{Outcomes, StagedRange};
+use super::staged::{Outcomes, StagedFiles};
 use crate::base::error::Result;
 use crate::base::parallel;
 use crate::dataset::units::WorkUnit;
@@ -25,8 +25,7 @@ pub struct ShardWritten {
 }
 
 impl Writer<'_> {
-    /// Writes the parts of a shard for [`Writer::stage`] to find. Several processes may do so at once: they write the same
-    /// bytes.
+    /// Writes the parts of a shard for [`Writer::stage`]. Several processes may do so at once: they write the same bytes.
     pub fn write_shard(&self, own: Shard, each: impl Fn(&WorkUnit) + Sync) -> Result<ShardWritten> {
         marked::create_folder(&self.plan.directory.written_data())?;
         files::create_folder(&self.written.data)?;
@@ -34,7 +33,6 @@ impl Writer<'_> {
             files::create_folder(&self.written.records.join(part))?;
         }
         let format = Format::from_plan(self.plan);
-        let schema = format.schema();
         let mut ranges = self.ranges();
         // Files without work units belong to no shard; the commit creates them.
         ranges.retain(|range| !range.units.is_empty());
@@ -52,7 +50,7 @@ impl Writer<'_> {
                 units.iter().for_each(&each);
                 return Ok((false, staged.outcomes));
             }
-            let staged = self.stage_range(range, &schema, &format, &self.written, &each)?;
+            let staged = self.stage_range(range, &format, &self.written, &each)?;
             let record = seal::sealed(&staged).to_string();
             atomic::write_atomic(&self.record(range), record.as_bytes())?;
             Ok((true, staged.outcomes))
@@ -68,18 +66,17 @@ impl Writer<'_> {
         Ok(shard)
     }
 
-    /// Returns the parts that a shard has written for a range of units, if its record and the bytes of all parts are those that
-    /// it wrote. Reads the parts.
+    /// Returns the parts that a shard has written for a range, if the record and all bytes are intact. Reads the parts.
     pub(super) fn written_before(
         &self,
         range: &UnitRange,
         format: &Format<'_>,
-    ) -> Result<Option<StagedRange>> {
+    ) -> Result<Option<StagedFiles>> {
         let Some(bytes) = files::read_if_present(&self.record(range))? else { return Ok(None) };
         let intact = seal::is_intact(&bytes).then_some(bytes);
-        let staged = intact.and_then(|bytes| serde_json::from_slice::<StagedRange>(&bytes).ok());
+        let staged = intact.and_then(|bytes| serde_json::from_slice::<StagedFiles>(&bytes).ok());
         let names: Vec<String> = range.files.iter().flat_map(|stem| format.names(stem)).collect();
-        let named = |staged: &StagedRange| staged.data.iter().map(|part| &part.path).eq(&names);
+        let named = |staged: &StagedFiles| staged.data.iter().map(|part| &part.path).eq(&names);
         let Some(staged) = staged.filter(named) else { return Ok(None) };
         let folders = &self.written;
         let of_records = staged.dropped.iter().chain(&staged.selection);

@@ -73,8 +73,7 @@ impl CommitPath {
     }
 }
 
-/// Writes the intent durably, then executes it. Only one of several concurrent processes succeeds; the others leave its files
-/// untouched.
+/// Writes the intent durably and executes it. Of several concurrent processes, one succeeds; others change nothing.
 pub fn commit(directory: &RunDirectory, intent: &Intent, run_lock: &RunLock) -> Result<()> {
     files::create_folder(&directory.data())?;
     check_folders(directory, intent)?;
@@ -157,8 +156,7 @@ pub fn replay(directory: &RunDirectory, run_lock: &RunLock) -> Result<bool> {
     Ok(true)
 }
 
-/// Finishes a commit that an interrupted selection has begun, before this process acquires shared access. Skips it if another
-/// process is finishing it.
+/// Finishes the commit of an interrupted selection before acquiring shared access, unless another process does so.
 pub fn finish_interrupted(directory: &RunDirectory) -> Result<()> {
     if files::size(&directory.intent())?.is_some()
         && let Ok(run_lock) = directory.lock()

@@ -32,8 +32,7 @@ pub(super) struct FileSeries {
     pub(super) units: Range<usize>,
 }
 
-/// Splits all units into ranges, in order. A file has rows of one series only, and every series has at least one file, which
-/// may be empty.
+/// Splits all units into ranges. A file has rows of one series only; every series has at least one, possibly empty file.
 pub(super) fn ranges(series: &[FileSeries], sizes: &[UnitSize], part_bytes: u64) -> Vec<UnitRange> {
     let series_ranges = |FileSeries { stem, always_numbered, units }: &FileSeries| {
         let mut cuts = cuts(&sizes[units.clone()], part_bytes);

@@ -22,27 +22,27 @@ use crate::storage::files;
 pub(super) struct Format<'a> {
     plan: &'a Plan,
     output: &'a Output,
+    pub(super) schema: SchemaRef,
     /// Key-values for the footers of Parquet files.
     metadata: Vec<(String, String)>,
 }
 
 impl<'a> Format<'a> {
     pub(super) fn from_plan(plan: &'a Plan) -> Self {
+        let output = &plan.spec.pipeline.output;
         let metadata = output_metadata(&plan.dataset.metadata, &columns::added(plan));
-        Self { plan, output: &plan.spec.pipeline.output, metadata }
+        let schema = if output.format == OutputFormat::Megatron {
+            let tokens = DataType::new_large_list(DataType::UInt32, false);
+            Arc::new(Schema::new(vec![Field::new("tokens", tokens, false)]))
+        } else {
+            columns::schema(plan)
+        };
+        Self { plan, output, schema, metadata }
     }
 
     /// Whether the files have token ids instead of columns.
     pub(super) fn is_tokens(&self) -> bool {
         self.output.format == OutputFormat::Megatron
-    }
-
-    pub(super) fn schema(&self) -> SchemaRef {
-        if self.is_tokens() {
-            let tokens = DataType::new_large_list(DataType::UInt32, false);
-            return Arc::new(Schema::new(vec![Field::new("tokens", tokens, false)]));
-        }
-        columns::schema(self.plan)
     }
 
     /// Returns the file names of one part, whose stem is like `train-00000-of-00012`.
@@ -52,8 +52,8 @@ impl<'a> Format<'a> {
     }
 
     /// Creates the files of a part in a folder, or in a subfolder that its name contains.
-    pub(super) fn create(&self, folder: &Path, stem: &str, schema: &SchemaRef) -> Result<OpenPart> {
-        let names = self.names(stem);
+    pub(super) fn create(&self, folder: &Path, stem: &str) -> Result<OpenPart> {
+        let (names, schema) = (self.names(stem), &self.schema);
         let path = folder.join(&names[0]);
         files::create_folder(path.parent().unwrap_or(folder))?;
         let writer = match self.output.format {

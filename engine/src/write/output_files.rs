@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use arrow_array::RecordBatch;
-use arrow_schema::SchemaRef;
 
 use super::cuts::UnitRange;
 use super::formats::{Format, OpenPart};
@@ -15,7 +14,6 @@ use crate::run_directory::units::Part;
 pub(super) struct OutputFiles<'a> {
     pub(super) names: &'a [String],
     pub(super) folder: &'a Path,
-    pub(super) schema: &'a SchemaRef,
     pub(super) format: &'a Format<'a>,
     expected: u64,
     pub(super) written: u64,
@@ -30,12 +28,11 @@ impl<'a> OutputFiles<'a> {
         range: &'a UnitRange,
         expected: u64,
         folder: &'a Path,
-        schema: &'a SchemaRef,
         format: &'a Format<'a>,
     ) -> Self {
         let (open, parts, finished) = (None, 0, Vec::new());
         let names = &range.files;
-        Self { names, folder, schema, format, expected, written: 0, open, parts, finished }
+        Self { names, folder, format, expected, written: 0, open, parts, finished }
     }
 
     /// Appends rows, and finishes each file once it has all its rows.
@@ -50,7 +47,7 @@ impl<'a> OutputFiles<'a> {
             };
             let mut writer = match self.open.take() {
                 Some(writer) => writer,
-                None => self.format.create(self.folder, name, self.schema)?,
+                None => self.format.create(self.folder, name)?,
             };
             let left = self.end(file) - self.written;
             let rows = usize::try_from(left).unwrap_or(usize::MAX).min(batch.num_rows() - first);
@@ -70,7 +67,7 @@ impl<'a> OutputFiles<'a> {
     /// Finishes after all rows were written. If no row was kept, creates an empty file that defines the columns.
     pub(super) fn finish(mut self) -> Result<Vec<Part>> {
         if let ([name], 0) = (self.names, self.expected) {
-            self.finished = self.format.create(self.folder, name, self.schema)?.finish()?;
+            self.finished = self.format.create(self.folder, name)?.finish()?;
             return Ok(self.finished);
         }
         if self.open.is_some() || self.parts != self.names.len() {

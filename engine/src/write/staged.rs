@@ -12,7 +12,8 @@ use crate::run_directory::summary::{LabelCounts, LabelShares};
 use crate::run_directory::units::Part;
 use crate::select::Sample;
 
-#[derive(Debug, Default)]
+/// Staged parts of a range of units, or of the whole selection.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StagedFiles {
     /// Files of `data/`, by their final names.
     pub data: Vec<Part>,
@@ -20,34 +21,21 @@ pub struct StagedFiles {
     pub dropped: Vec<Part>,
     /// Files of `selection/`, relative to the run directory.
     pub selection: Vec<Part>,
-    /// Records of input files that cannot be opened.
-    pub quarantined_files: Option<Part>,
-    /// Current and final path of every part.
-    pub moves: Vec<(PathBuf, PathBuf)>,
+    #[serde(rename = "fates")]
     pub outcomes: Outcomes,
     /// Samples and kept samples by label of `output.report_by`.
-    pub labels: Labels,
-}
-
-/// Staged parts of a range of units.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct StagedRange {
-    pub(super) data: Vec<Part>,
-    pub(super) dropped: Vec<Part>,
-    pub(super) selection: Vec<Part>,
-    #[serde(rename = "fates")]
-    pub(super) outcomes: Outcomes,
-    pub(super) labels: LabelShares,
+    pub labels: LabelShares,
+    /// Records of input files that cannot be opened.
+    #[serde(skip)]
+    pub quarantined_files: Option<Part>,
+    /// Current and final path of every part.
+    #[serde(skip)]
+    pub moves: Vec<(PathBuf, PathBuf)>,
 }
 
 impl StagedFiles {
-    /// Adds the parts of a range, which are in `folders`, after those of earlier ranges.
-    pub(super) fn add(
-        &mut self,
-        range: StagedRange,
-        folders: &PartFolders,
-        directory: &RunDirectory,
-    ) {
+    /// Adds the parts of a range, which are in `folders`, after those of earlier ranges; not its labels.
+    pub(super) fn add(&mut self, range: Self, folders: &PartFolders, directory: &RunDirectory) {
         for part in &range.data {
             self.moves.push((folders.data.join(&part.path), directory.data().join(&part.path)));
         }
@@ -58,9 +46,6 @@ impl StagedFiles {
         self.dropped.extend(range.dropped);
         self.selection.extend(range.selection);
         self.outcomes.add(&range.outcomes);
-        for (label, counts) in range.labels {
-            count(&mut self.labels, label, &counts);
-        }
     }
 }
 
@@ -140,8 +125,7 @@ impl Outcomes {
         }
     }
 
-    /// Checks that the outcomes cover all rows and windows that a unit measured, and that `expected` rows were written. A
-    /// violation is a bug.
+    /// Checks that outcomes cover all that a unit measured, and that `expected` rows were written. A violation is a bug.
     pub(super) fn check(&self, counts: &Counts, expected: u64, written: u64) -> Result<(), String> {
         for (what, kept, rest, all) in [
             ("rows", self.rows_kept, &self.rows_dropped, counts.rows_scored),

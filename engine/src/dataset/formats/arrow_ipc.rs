@@ -33,8 +33,7 @@ const MAX_HEADER_BYTES: u64 = 32 << 20;
 
 #[derive(Clone, Debug)]
 pub(crate) struct ArrowFile {
-    /// SHA-256 of the messages' offsets and headers and of the file's modification time: values can change without
-    /// changing their lengths.
+    /// SHA-256 of the messages' offsets and headers and of the file's modification time, as values have no checksum.
     pub(crate) digest: String,
     pub(crate) schema: SchemaRef,
     pub(crate) row_groups: Vec<RowGroupInfo>,
@@ -163,8 +162,7 @@ impl ArrowDecoder {
     }
 }
 
-/// Checks that the buffers of a message claim at most `largest` decompressed bytes, because the library allocates the
-/// claimed size.
+/// Checks that the buffers claim at most `largest` decompressed bytes: the library allocates the claimed size.
 fn check_decompressed(bytes: &[u8], header: usize, largest: u64) -> Result<(), DecodeError> {
     let start = if bytes[..4] == CONTINUATION { 8 } else { 4 };
     let message = root_as_message(&bytes[start..header])?;

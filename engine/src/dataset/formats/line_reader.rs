@@ -23,8 +23,7 @@ pub(super) struct LineReader<R> {
 }
 
 impl<R: BufRead> LineReader<R> {
-    /// Creates a reader. `offset`: file offset of the reader's first byte, at the beginning of a line; `lines`: number
-    /// of lines before it.
+    /// Creates a reader. `offset`: file offset of its first byte, where a line begins; `lines`: number of lines before it.
     pub(super) fn new(reader: R, offset: u64, lines: u64) -> Self {
         Self { reader, offset, lines }
     }

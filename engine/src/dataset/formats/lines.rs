@@ -28,8 +28,7 @@ pub(crate) struct Lines {
     pub(crate) compression: FileCompression,
     pub(crate) survey: Arc<LineSurvey>,
     pub(crate) cache_entry: SurveyCacheEntry,
-    /// Whether the columns were inferred from the first lines of the input. A field without a column then makes a line
-    /// bad, because the user did not choose to omit it.
+    /// Whether the columns were inferred from the first lines: then a field without a column makes a line bad.
     pub(crate) inferred: bool,
     pub(crate) max_line_bytes: u64,
 }

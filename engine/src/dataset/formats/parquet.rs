@@ -50,8 +50,7 @@ pub(crate) fn open(
     }))
 }
 
-/// Returns the array types of the columns. The reader decodes directly into the requested types, texts as bytes, where
-/// it can, otherwise into the file's own types.
+/// Returns the array types to decode into: the requested ones, texts as bytes, or the file's own if that fails.
 fn field_levels(footer: &Footer, wanted: &DecodeRequest) -> parquet::errors::Result<FieldLevels> {
     let as_bytes = |field: &Arc<Field>| types::map_field(field, text::as_bytes);
     let mut fields: Vec<_> = footer.schema.fields().iter().map(as_bytes).collect();

@@ -18,8 +18,7 @@ use crate::dataset::problem::DataProblem;
 use crate::dataset::source::OpenFile;
 
 const MAX_SAMPLED_LINES: u64 = 1000;
-/// A range has at least a thousandth of the file, within these bounds: large files have few ranges, and small ones are
-/// cut as finely as a work unit can be.
+/// A range has at least a thousandth of the file, within these bounds: few ranges in large files, fine ones in small.
 const MAX_RANGES: u64 = 1024;
 const MIN_RANGE_BYTES: u64 = 4 << 10;
 const MAX_RANGE_BYTES: u64 = 1 << 20;

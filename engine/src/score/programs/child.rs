@@ -103,8 +103,7 @@ impl Child {
         })
     }
 
-    /// Closes standard input and waits for the program to exit. Fails if it wrote output after its last answer; an unsuccessful
-    /// exit is only logged.
+    /// Closes standard input and waits for the exit. Fails if output follows the last answer; a bad exit status is only logged.
     pub(super) fn end(
         mut self,
         interrupted: &dyn Fn() -> Result<()>,

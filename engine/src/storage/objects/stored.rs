@@ -138,8 +138,7 @@ pub(crate) fn read_version(
     }))
 }
 
-/// Writes an object if its current version is `instead_of` (`None`: if it does not exist). Returns the written version;
-/// `None` if the current version differs.
+/// Writes an object if its version is `instead_of` (`None`: if it is missing). Returns the new version, or `None` if not written.
 pub(crate) fn write_version(
     address: &str,
     bytes: &[u8],
