@@ -16,7 +16,6 @@ pub(crate) mod pages;
 pub(crate) mod part;
 pub(crate) mod part_lines;
 pub(crate) mod part_tokens;
-pub(crate) mod partitions;
 pub(crate) mod problem;
 pub(crate) mod read;
 pub(crate) mod row_bytes;

@@ -10,8 +10,6 @@ pub(crate) mod hub;
 pub(crate) mod marked;
 #[cfg(feature = "cloud")]
 pub(crate) mod objects;
-#[cfg(feature = "cloud")]
-pub(crate) mod post;
 pub(crate) mod range_file;
 #[cfg(feature = "cloud")]
 pub(crate) mod ranges;

@@ -138,7 +138,7 @@ pub fn read_documents(
         end,
         lost,
         batch_bytes,
-        partly: None,
+        pending: None,
         done: false,
     })
 }
@@ -196,8 +196,8 @@ pub struct Documents {
     end: u64,
     lost: LostRowGroups,
     batch_bytes: u64,
-    /// Partially returned batch and the index of its first remaining row.
-    partly: Option<(Batch, usize)>,
+    /// Batch after lost rows that are still to be returned.
+    pending: Option<Batch>,
     done: bool,
 }
 
@@ -208,10 +208,14 @@ impl Iterator for Documents {
         let mut documents = Vec::new();
         let mut bytes = 0_u64;
         while !self.done && bytes < self.batch_bytes.max(1) {
-            let partly = self.partly.take().map(Ok);
-            match partly.or_else(|| Some(self.batches.next()?.map(|batch| (batch, 0)))) {
-                Some(Ok((batch, position))) => {
-                    self.take(batch, position, &mut documents, &mut bytes);
+            match self.pending.take().map(Ok).or_else(|| self.batches.next()) {
+                Some(Ok(batch)) => {
+                    let first = batch.rows.first().copied().unwrap_or(self.next_row);
+                    if self.push_lost(first, &mut documents, &mut bytes) {
+                        self.push(&batch, &mut documents, &mut bytes);
+                    } else {
+                        self.pending = Some(batch);
+                    }
                 }
                 Some(Err(error)) => {
                     self.done = true;
@@ -225,17 +229,12 @@ impl Iterator for Documents {
 }
 
 impl Documents {
-    /// Appends the rows of a batch from `from` on, preceded by lost rows, and adds their content bytes to `bytes`. Rows
-    /// over the limit are kept for the next call.
-    fn take(&mut self, batch: Batch, from: usize, documents: &mut Vec<Document>, bytes: &mut u64) {
+    /// Appends the rows of a batch, which are of one row group, and adds their content bytes to `bytes`.
+    fn push(&mut self, batch: &Batch, documents: &mut Vec<Document>, bytes: &mut u64) {
         let ids = self.id.map(|id| LabelColumn::new(&batch.columns[id]));
         let column = &batch.columns[self.content];
-        for (position, mut content) in contents(column).into_iter().enumerate().skip(from) {
+        for (position, mut content) in contents(column).into_iter().enumerate() {
             let row = batch.rows[position];
-            if !self.push_lost(row, documents, bytes) {
-                self.partly = Some((batch, position));
-                return;
-            }
             self.next_row = row + 1;
             if let Some(problem) = batch.problem(position) {
                 content = Err(problem.clone());

@@ -80,8 +80,13 @@ impl LinesWriter {
 
 /// Lists columns that JSON cannot represent, each with the reason.
 pub fn unsupported_columns(schema: &Schema) -> Vec<String> {
+    let has_repeated_fields = |kind: &DataType| {
+        let DataType::Struct(fields) = kind else { return false };
+        let names: HashSet<&String> = fields.iter().map(|field| field.name()).collect();
+        names.len() < fields.len()
+    };
     let one = |field: &Arc<Field>| {
-        if has_repeated_fields(field.data_type()) {
+        if contains(field.data_type(), has_repeated_fields) {
             return Some(format!("`{}`: two of its fields have the same name", field.name()));
         }
         let of_one = vec![field.as_ref().clone().with_nullable(true)];
@@ -124,15 +129,6 @@ fn repeated_key(array: &ArrayRef, row: usize) -> Option<String> {
         }
         _ => None,
     }
-}
-
-/// Whether a struct at any depth has two fields with the same name.
-fn has_repeated_fields(kind: &DataType) -> bool {
-    contains(kind, |kind| {
-        let DataType::Struct(fields) = kind else { return false };
-        let names: HashSet<&String> = fields.iter().map(|field| field.name()).collect();
-        names.len() < fields.len()
-    })
 }
 
 fn encoded(batch: &RecordBatch, schema: &SchemaRef) -> Result<Vec<u8>, ArrowError> {

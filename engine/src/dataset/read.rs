@@ -12,10 +12,9 @@ use longsift_stages::contract::RowError;
 use super::formats::decode::{Decode, DecodeError, DecodeRequest, Decoded};
 use super::input::Dataset;
 use super::input_file::InputFile;
-use super::partitions;
 use super::problem::DataProblem;
 use super::source::OpenFile;
-use super::{text, times};
+use super::{text, times, unify};
 use crate::base::diagnostic::Diagnostic;
 use crate::storage::error::ErrorKind;
 use crate::storage::range_file::Stamp;
@@ -178,7 +177,7 @@ impl Batches {
             let array = match source {
                 ColumnSource::File(index) => Arc::clone(batch.column(*index)),
                 ColumnSource::Partition(value) => {
-                    partitions::constant(value.as_deref(), rows.len())
+                    unify::partition_column(value.as_deref(), rows.len())
                 }
             };
             let converted = text::to_text(&array, data_type);

@@ -167,7 +167,7 @@ fn post(url: &str, key: Option<&str>, event: &Value) -> Result<(), String> {
     let seconds = if is_stopped { STOPPED_TIMEOUT_SECONDS } else { TIMEOUT_SECONDS };
     let timeout = Duration::from_secs(seconds);
     #[cfg(feature = "cloud")]
-    let status = crate::storage::post::post(url, key, event.to_string(), timeout);
+    let status = crate::storage::web::post(url, key, event.to_string(), timeout);
     #[cfg(not(feature = "cloud"))]
     let status = post_plain(url, key, event.to_string(), timeout);
     match status.map_err(|why| format!("`{url}`: {why}"))? {

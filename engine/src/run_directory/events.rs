@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
@@ -14,6 +14,7 @@ use super::layout::RunDirectory;
 use super::units::Part;
 use crate::base::clock;
 use crate::base::error::Result;
+use crate::base::parallel::lock;
 use crate::storage::{atomic, error, files, regular, store};
 
 const MAX_LINE_BYTES: u64 = 1 << 16;
@@ -58,7 +59,7 @@ struct BufferedEvents {
 
 /// Adds a line, and writes all lines if the last write is at least `interval` ago.
 fn buffer(directory: &RunDirectory, line: &str, interval: Option<Duration>) -> Result<()> {
-    let mut kept = BUFFERED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut kept = lock(&BUFFERED);
     let kept = kept.entry(directory.root.clone()).or_insert_with(|| {
         let host = crate::base::machine::host_name();
         let name = format!("{}-{host}-{}.jsonl", clock::now_utc(), std::process::id());
@@ -86,7 +87,7 @@ pub struct Finish<'a>(pub &'a RunDirectory);
 
 impl Drop for Finish<'_> {
     fn drop(&mut self) {
-        let mut kept = BUFFERED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = lock(&BUFFERED);
         let written = kept.get_mut(&self.0.root).map_or(Ok(()), BufferedEvents::write);
         if let Err(failure) = written {
             tracing::warn!("cannot write the last events to `events/`: {failure}");

@@ -171,7 +171,13 @@ impl RunDirectory {
             return Ok(RunLock::Lease(super::lease::Lease::acquire(&path, &self.root)?));
         }
         let mut file = files::open_read_write(&path)?;
-        let may_wait = |file: &File| !is_exclusively_locked(file);
+        // Only shared locks are worth a wait.
+        let may_wait = |file: &File| {
+            let is_shared = file.try_lock_shared().is_ok();
+            // If this fails, the lock is released when the file is closed.
+            let _ = file.unlock();
+            is_shared
+        };
         self.wait_for(&mut file, SHARED_LOCK_WAIT, File::try_lock, may_wait)?;
         let content = serde_json::to_string(&Holder::this_process()).expect("plain data");
         let written = file
@@ -204,12 +210,4 @@ impl RunDirectory {
             }
         }
     }
-}
-
-/// Whether another process holds an exclusive lock of `file`, and not only shared ones.
-fn is_exclusively_locked(file: &File) -> bool {
-    let refused = file.try_lock_shared().is_err();
-    // If this fails, the lock is released when the file is closed.
-    let _ = file.unlock();
-    refused
 }

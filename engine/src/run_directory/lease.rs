@@ -9,7 +9,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::holder::Holder;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
+use crate::base::parallel::lock;
 use crate::base::{clock, machine};
 use crate::storage::error::{ErrorKind, StorageError};
 use crate::storage::files;
@@ -73,12 +74,6 @@ struct Known {
     /// Start of the last successful renewal.
     written: Instant,
     lost: bool,
-}
-
-impl Shared {
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Lease {
@@ -144,7 +139,7 @@ impl Lease {
 
     /// Like [`Lease::check`], but without a request if the lease was renewed a moment ago.
     pub(super) fn confirm(&self) -> Result<()> {
-        let known = self.shared.known();
+        let known = lock(&self.shared.known);
         let sure = !known.lost && known.written.elapsed() < RECENT;
         drop(known);
         if sure { Ok(()) } else { self.check() }
@@ -165,9 +160,9 @@ impl Lease {
     /// Renews the lease; an error if another process has acquired it, or may have while the store was not available.
     pub(super) fn check(&self) -> Result<()> {
         let since = Instant::now();
-        while !self.shared.known().lost {
+        while !lock(&self.shared.known).lost {
             let renewed = renew(&self.path, &self.shared);
-            let known = self.shared.known();
+            let known = lock(&self.shared.known);
             if !known.lost && known.written.elapsed() < CERTAIN {
                 return Ok(());
             }
@@ -196,7 +191,7 @@ impl Drop for Lease {
         if let Some(heart) = self.heart.take() {
             let _ = heart.join();
         }
-        let lost = self.shared.known().lost;
+        let lost = lock(&self.shared.known).lost;
         // A lease that cannot be removed expires.
         if !lost && let Err(error) = files::remove_file(&self.path) {
             tracing::debug!("{error}");
@@ -206,7 +201,7 @@ impl Drop for Lease {
 
 /// Renews the lease, or learns that another process has acquired it.
 fn renew(path: &Path, shared: &Shared) -> StorageResult<()> {
-    let mut object = shared.object.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut object = lock(&shared.object);
     let (claim, version) = &mut *object;
     claim.beats += 1;
     let begun = Instant::now();
@@ -215,9 +210,9 @@ fn renew(path: &Path, shared: &Shared) -> StorageResult<()> {
     match write(path, claim, Some(version.clone()), policy)? {
         Some(written) => {
             *version = written;
-            shared.known().written = begun;
+            lock(&shared.known).written = begun;
         }
-        None => shared.known().lost = true,
+        None => lock(&shared.known).lost = true,
     }
     Ok(())
 }
@@ -348,9 +343,9 @@ mod tests {
         let lease = Lease { path, root, shared: Arc::clone(&shared), end: None, heart: None };
         // As during a renewal.
         let _beat = shared.object.lock().unwrap();
-        shared.known().lost = false;
+        lock(&shared.known).lost = false;
         assert!(lease.confirm().is_ok());
         // A lost lease is not removed on drop.
-        shared.known().lost = true;
+        lock(&shared.known).lost = true;
     }
 }

@@ -3,8 +3,8 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use longsift_stages::contract::compute::{DeviceFailure, ForwardResult};
@@ -16,6 +16,7 @@ use longsift_stages::shard_across_devices::ShardBy;
 use super::watch::Watch;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
+use crate::base::parallel::lock;
 use crate::base::stop::Stop;
 use crate::devices::device::Device;
 use crate::devices::dispatch::terms::{Policy, Unit, WindowBytes};
@@ -94,7 +95,7 @@ impl Work<Group, ForwardResult> for Passes<'_> {
         let memory = self.whole.memory_of();
         let known: Mutex<HashMap<(usize, usize), u64>> = Mutex::default();
         Box::new(move |_, tokens, windows| {
-            let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut known = lock(&known);
             *known.entry((tokens, windows)).or_insert_with(|| memory(tokens, windows).peak_bytes)
         })
     }

@@ -145,7 +145,12 @@ pub(super) fn score(
         let opened =
             reopen::open_journal(context.plan, context.directory, context.wanted, unit, retained)?;
         let journal_path = opened.journal.path.clone();
-        if let Some(record) = record_of_another(context, unit)? {
+        let serves = |record: &UnitRecord| record.serves(context.wanted);
+        let dataset = &context.plan.dataset;
+        // Another process may have committed the unit.
+        if !context.exclusive
+            && let Some(record) = units::usable_record(context.directory, dataset, unit, serves)?
+        {
             files::remove_file(&journal_path)?;
             let windows_measured = measured.len() as u64;
             return Ok(ScoredUnit { record, windows_measured, by_another: true });
@@ -176,15 +181,6 @@ pub(super) fn score(
             }
         }
     }
-}
-
-/// Returns the record of a unit that another process has committed; `None` with exclusive access.
-fn record_of_another(context: &ScoreContext<'_>, unit: &WorkUnit) -> Result<Option<UnitRecord>> {
-    if context.exclusive {
-        return Ok(None);
-    }
-    let serves = |record: &UnitRecord| record.serves(context.wanted);
-    units::usable_record(context.directory, &context.plan.dataset, unit, serves)
 }
 
 struct OpenUnit<'a> {

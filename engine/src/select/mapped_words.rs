@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use longsift_kernels::MappedFile;
+use longsift_stages::score::percentile::Histogram;
 
 use crate::base::error::Result;
 use crate::run_directory::anonymous_file::AnonymousFile;
@@ -38,5 +39,66 @@ pub(super) struct MappedWords(Arc<MappedFile>);
 impl MappedWords {
     pub(super) fn get(&self, bytes: &Range<usize>) -> &[u64] {
         self.0.numbers(bytes.clone()).expect("whole words were appended, nothing else")
+    }
+}
+
+/// Histogram of a group, for the percentiles of a term: memory does not depend on the number of groups.
+#[derive(Clone, Debug)]
+pub(super) struct StoredHistogram {
+    range: (f64, f64),
+    words: Range<usize>,
+}
+
+impl StoredHistogram {
+    pub(super) fn write(histogram: &Histogram, file: &WordsWriter) -> Result<Self> {
+        Ok(Self { range: histogram.range(), words: file.append(histogram.words())? })
+    }
+
+    /// Returns the histogram without copying its words.
+    pub(super) fn read(&self, file: &MappedWords) -> Histogram {
+        let words = HistogramWords { file: file.clone(), range: self.words.clone() };
+        Histogram::over(self.range.0, self.range.1, Arc::new(words))
+    }
+}
+
+struct HistogramWords {
+    file: MappedWords,
+    range: Range<usize>,
+}
+
+impl AsRef<[u64]> for HistogramWords {
+    fn as_ref(&self) -> &[u64] {
+        self.file.get(&self.range)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use longsift_stages::score::percentile::HistogramBuilder;
+
+    use super::*;
+    use crate::run_directory::layout::RunDirectory;
+
+    #[test]
+    fn a_histogram_is_read_back_as_it_was_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = RunDirectory::for_output(&folder.path().join("out"));
+        let all = WordsWriter::new(&directory).unwrap();
+        let counted: Vec<Histogram> = (0..9_u32)
+            .map(|group| {
+                let mut counting = HistogramBuilder::between(0.0, f64::from(group));
+                (0..=group * 100).for_each(|value| counting.add(f64::from(value) / 100.0));
+                counting.finish()
+            })
+            .collect();
+        let stored: Vec<StoredHistogram> = counted
+            .iter()
+            .map(|histogram| StoredHistogram::write(histogram, &all).unwrap())
+            .collect();
+        let read = all.finish().unwrap();
+        for (stored, histogram) in stored.iter().zip(&counted) {
+            assert_eq!(stored.read(&read), *histogram);
+        }
+        assert!(counted[0].words().is_empty() && !counted[8].words().is_empty());
     }
 }

@@ -17,11 +17,9 @@ use longsift_stages::score::terms::{Scale, Scorer, Standardise, Term};
 use longsift_stages::score::{Deviations, SummaryStatistics, Sums};
 
 use super::criteria::Criteria;
-use super::decided::{Cutoff, Rule, cutoff_index, passes, sample_state};
+use super::decided::{Cutoff, Quota, Rule, cutoff_index, passes, sample_state};
 use super::gather::{GatheredSamples, Record};
-use super::histograms::StoredHistogram;
-use super::mapped_words::{MappedWords, WordsWriter};
-use super::quota::Quota;
+use super::mapped_words::{MappedWords, StoredHistogram, WordsWriter};
 use super::sample_state::{SampleState, is_not_sampled};
 use super::score_percentiles::{GroupPercentiles, ScoreBins, ScoreRange};
 use super::sort::{Sorter, key, value};

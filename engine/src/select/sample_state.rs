@@ -6,7 +6,7 @@ pub(super) enum SampleState {
     Missing(usize),
     /// Without a score, because sampling excluded it from a measure.
     NotMeasured,
-    /// Out of the bounds of this guard, with a score on the scale of the samples that pass; `NaN` if it has none.
+    /// Out of the bounds of this guard, with a score on the scale of the samples that pass; `NaN` without one.
     Rejected(usize, f64),
     /// Within the bounds of every guard, with this score; `NaN` if its group has no scale.
     Ranked(f64),

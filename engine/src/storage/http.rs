@@ -26,7 +26,7 @@ use answers::{
 use remaining::{Remaining, Sink};
 
 /// Bytes requested when a file is opened: most headers of weights are shorter.
-const FIRST_BYTES: u64 = 256 << 10;
+pub(crate) const FIRST_BYTES: u64 = 256 << 10;
 
 /// Timeout of connecting and of waiting for the next byte of an answer.
 pub(super) const READ_TIMEOUT: Duration = Duration::from_secs(30);
@@ -134,17 +134,12 @@ impl HttpClient {
         })
     }
 
-    /// Requests length and first bytes of a file; `None` if it does not exist.
-    pub(crate) fn open(&self, url: &Url) -> Result<Option<RemoteFile>, StorageError> {
-        self.find(url, FIRST_BYTES)
-    }
-
-    /// Requests length and version of a file, with its first byte; `None` if it does not exist.
-    pub(crate) fn status(&self, url: &Url) -> Result<Option<RemoteFile>, StorageError> {
-        self.find(url, 1)
-    }
-
-    fn find(&self, url: &Url, first_bytes: u64) -> Result<Option<RemoteFile>, StorageError> {
+    /// Requests length, version and first bytes (at least one) of a file; `None` if it does not exist.
+    pub(crate) fn open(
+        &self,
+        url: &Url,
+        first_bytes: u64,
+    ) -> Result<Option<RemoteFile>, StorageError> {
         self.retried(url, || async {
             let Some(mut answer) = found(self.send(url, None, Some(0..first_bytes)).await)? else {
                 return Ok(None);

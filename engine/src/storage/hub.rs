@@ -16,14 +16,12 @@
 //! The files of a data set are read by ranges and not cached. Commits in the cache of the hub's own libraries are used
 //! from there. Without the feature `cloud`, or with `--offline`, only these commits and earlier fetches are available.
 
-#[cfg(feature = "cloud")]
-pub(crate) mod commits;
 pub(crate) mod home;
-#[cfg(feature = "cloud")]
-pub(crate) mod listing;
 #[cfg(feature = "cloud")]
 pub(crate) mod ranges;
 pub(crate) mod reference;
+#[cfg(feature = "cloud")]
+pub(crate) mod requests;
 pub(crate) mod tree;
 
 use std::cell::RefCell;

@@ -19,8 +19,10 @@ use longsift_stages::contract::FileStamp;
 
 use super::error::{StorageError, failed};
 #[cfg(feature = "cloud")]
-use super::ranges::{BlockCache, coalesced};
+use super::ranges::{BLOCKS, BlockCache, coalesced};
 use super::regular;
+#[cfg(feature = "cloud")]
+use crate::base::parallel::lock;
 
 /// Bytes at the end of a file that are fetched in one request: most footers are shorter.
 #[cfg(feature = "cloud")]
@@ -201,13 +203,13 @@ impl Remote {
         if offset >= tail_start {
             return Ok((tail_start, self.tail.clone()));
         }
-        if let Some(found) = BlockCache::get(&self.key, offset) {
+        if let Some(found) = lock(&BLOCKS).find(&self.key, offset) {
             return Ok(found);
         }
         let range = self.piece(offset, length);
         let start = range.start;
         let block = (self.fetch)(range)?;
-        BlockCache::put(&self.key, start, block.clone());
+        lock(&BLOCKS).add(&self.key, start, block.clone());
         Ok((start, block))
     }
 

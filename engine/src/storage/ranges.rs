@@ -31,7 +31,7 @@ pub(crate) struct BlockCache {
     max_bytes: u64,
 }
 
-static BLOCKS: Mutex<BlockCache> = Mutex::new(BlockCache::new(DEFAULT_CACHE_BYTES));
+pub(super) static BLOCKS: Mutex<BlockCache> = Mutex::new(BlockCache::new(DEFAULT_CACHE_BYTES));
 
 impl BlockCache {
     const fn new(max_bytes: u64) -> Self {
@@ -48,15 +48,7 @@ impl BlockCache {
         (lock(&BLOCKS).max_bytes / MIN_BLOCKS).clamp(MIN_BLOCK_BYTES, MAX_BLOCK_BYTES)
     }
 
-    pub(super) fn get(file: &str, offset: u64) -> Option<(u64, Bytes)> {
-        lock(&BLOCKS).find(file, offset)
-    }
-
-    pub(super) fn put(file: &str, start: u64, block: Bytes) {
-        lock(&BLOCKS).add(file, start, block);
-    }
-
-    fn find(&mut self, file: &str, offset: u64) -> Option<(u64, Bytes)> {
+    pub(super) fn find(&mut self, file: &str, offset: u64) -> Option<(u64, Bytes)> {
         let upto = (file.to_owned(), offset);
         let (key, (block, last_use)) = self.kept.range_mut(..=upto).next_back()?;
         let start = key.1;
@@ -68,7 +60,7 @@ impl BlockCache {
         Some((start, block.clone()))
     }
 
-    fn add(&mut self, file: &str, start: u64, block: Bytes) {
+    pub(super) fn add(&mut self, file: &str, start: u64, block: Bytes) {
         let key = (file.to_owned(), start);
         self.uses += 1;
         self.bytes += block.len() as u64;

@@ -13,6 +13,7 @@ use super::decode::RowGroupInfo;
 use super::line_format::LineFormat;
 use super::line_reader::LineReader;
 use super::shape::JsonShape;
+use crate::base::parallel::lock;
 use crate::base::stop::Stop;
 use crate::dataset::problem::DataProblem;
 use crate::dataset::source::OpenFile;
@@ -73,9 +74,7 @@ impl LineSurvey {
         let reader = compression.reader(hashed).map_err(|error| failed(&error))?;
         let mut survey =
             scan_lines(reader, line_format, range_bytes).map_err(|error| failed(&error))?;
-        let digest =
-            std::mem::take(&mut *digest.lock().expect("no thread panics while it holds the lock"));
-        survey.sha256 = hex(&digest.finalize());
+        survey.sha256 = hex(&lock(&digest).finalize_reset());
         if survey.shape == JsonShape::default() && survey.rows > 0 {
             return Err(DataProblem::data(format!(
                 "none of its first {} lines is {}",
@@ -142,10 +141,7 @@ struct HashingReader<R> {
 impl<R: Read> Read for HashingReader<R> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read(bytes)?;
-        self.digest
-            .lock()
-            .expect("no thread panics while it holds the lock")
-            .update(&bytes[..read]);
+        lock(&self.digest).update(&bytes[..read]);
         Ok(read)
     }
 }

@@ -16,8 +16,8 @@ use crate::storage::atomic;
 use crate::storage::http::HttpClient;
 use crate::storage::http::answers::ServerKind;
 use crate::storage::hub::Hub;
-use crate::storage::hub::commits::files_of;
 use crate::storage::hub::reference::HubReference;
+use crate::storage::hub::requests::files_of;
 use crate::storage::web as web_files;
 
 impl Hub {

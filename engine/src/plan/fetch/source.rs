@@ -14,7 +14,7 @@ use super::stores::Versions;
 use crate::base::stop::Stop;
 use crate::storage::error::ErrorKind;
 use crate::storage::http::remaining::Sink;
-use crate::storage::http::{HttpClient, RemoteFile};
+use crate::storage::http::{FIRST_BYTES, HttpClient, RemoteFile};
 use crate::storage::range_file::RangeFile;
 use crate::storage::{self, files};
 
@@ -89,7 +89,7 @@ impl ModelSource {
         let location = match (self.local(file), &self.server) {
             (Some(path), _) => Location::Path(path),
             (None, FolderServer::Web(client, base)) => {
-                let opened = client.open(&self.url(base, file)?)?;
+                let opened = client.open(&self.url(base, file)?, FIRST_BYTES)?;
                 return Ok(opened.map(|opened| FolderFile::Web(Rc::clone(client), opened)));
             }
             (None, FolderServer::Bucket(_)) => Location::parse(&format!("{}/{file}", self.name)),
@@ -178,7 +178,7 @@ impl ModelSource {
     pub(crate) fn version(&self, file: &str) -> Result<Option<String>, ModelProblem> {
         match &self.server {
             FolderServer::Web(client, base) => {
-                Ok(client.status(&self.url(base, file)?)?.map(|file| file.version))
+                Ok(client.open(&self.url(base, file)?, 1)?.map(|file| file.version))
             }
             FolderServer::Bucket(_) => Ok(self.find(file)?.as_ref().map(FolderFile::version)),
         }

@@ -41,7 +41,7 @@ fn url(server: &Server, path: &str) -> Url {
 
 /// Reads the ranges through a client.
 fn read(client: &HttpClient, url: &Url) -> Result<Vec<u8>, StorageError> {
-    let file = client.open(url)?.expect("the file exists");
+    let file = client.open(url, FIRST_BYTES)?.expect("the file exists");
     assert_eq!((file.length, file.first.len()), (3_000_000, 256 << 10));
     let mut bytes = Vec::new();
     client.read(&file, &RANGES, &mut |piece| {
@@ -218,7 +218,7 @@ fn a_time_identifies_a_version_one_second_later() {
             reply.with_header("Last-Modified", MODIFIED).with_header("Date", &date)
         });
         let client = HttpClient { kind: ServerKind::WEB, ..client(None) };
-        let opened = client.open(&url(&server, "x")).map(Option::unwrap);
+        let opened = client.open(&url(&server, "x"), FIRST_BYTES).map(Option::unwrap);
         (opened.map_err(|error| (error.kind, error.to_string())), server.take_requests().len())
     };
     // Within the second of its change, a file may change again without a trace.

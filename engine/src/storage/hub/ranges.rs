@@ -7,8 +7,8 @@ use bytes::Bytes;
 use longsift_stages::model::ModelProblem;
 use reqwest::Url;
 
-use super::commits::files_of;
 use super::reference::HubReference;
+use super::requests::files_of;
 use crate::base::parallel::lock;
 use crate::storage::http::{HttpClient, MAX_DISCARDED_PER_BLOCK, RemoteFile};
 use crate::storage::hub::Hub;
