@@ -11,7 +11,6 @@ pub(crate) mod marked;
 #[cfg(feature = "cloud")]
 pub(crate) mod objects;
 pub(crate) mod range_file;
-#[cfg(feature = "cloud")]
 pub(crate) mod ranges;
 pub(crate) mod regular;
 #[cfg(feature = "cloud")]

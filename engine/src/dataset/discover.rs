@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-#[cfg(feature = "cloud")]
 use longsift_stages::contract::Address;
 
 use super::formats::format::{self, FileFormat};
@@ -12,17 +11,13 @@ use super::problem::DataProblem;
 use super::source::InTree;
 use super::table_format::TableFolder;
 use super::walk::{self, GLOB, WalkResult, unreadable};
-#[cfg(feature = "cloud")]
 use crate::base::diagnostic::Blame;
 use crate::base::wildcards;
 use crate::spec::locations::SEPARATE_OUTPUT;
 use crate::spec::pipeline::InputFormat;
-#[cfg(feature = "cloud")]
 use crate::storage::error::{ErrorKind, StorageError};
 use crate::storage::files;
 use crate::storage::hub::tree::Tree;
-#[cfg(feature = "cloud")]
-use crate::storage::objects;
 use crate::storage::store::is_address;
 
 const MAX_NAMES_SHOWN: usize = 8;
@@ -124,8 +119,16 @@ fn duplicate_names_note(duplicates: &[(PathBuf, PathBuf)], root: &Path) -> Optio
 }
 
 /// Finds the files for an address in an object store by the same rules. An address on a web server is one file.
-#[cfg(feature = "cloud")]
 fn remote(path: &Path, format: InputFormat) -> Result<DiscoveredFiles, Vec<DataProblem>> {
+    if !cfg!(feature = "cloud") {
+        let message = format!(
+            "`{}` is in an object store, which this build does not support",
+            path.display()
+        );
+        return Err(vec![
+            DataProblem::settings(message).with_hint("build with `--features cloud`"),
+        ]);
+    }
     let url = path.to_str().expect("an address is text");
     let one = |url: &str| {
         let (root, name) = url.rsplit_once('/').unwrap_or(("", url));
@@ -157,7 +160,8 @@ fn remote(path: &Path, format: InputFormat) -> Result<DiscoveredFiles, Vec<DataP
     } else {
         fixed.rsplit_once('/').map_or(fixed, |(root, _)| root)
     };
-    let names = objects::list(root).map_err(is_store)?;
+    let names = files::below_if_present(Path::new(root)).map_err(is_store)?;
+    let names = relative(Path::new(root), names)?;
     if fixed == url && root.matches('/').count() >= 3 {
         // An object can share its name with a folder; an empty object is only a folder marker.
         let object = || match files::size(Path::new(root)) {
@@ -296,13 +300,6 @@ fn select_names(
         ))]);
     }
     Ok((files, Some(message)))
-}
-
-#[cfg(not(feature = "cloud"))]
-fn remote(path: &Path, _: InputFormat) -> Result<DiscoveredFiles, Vec<DataProblem>> {
-    let message =
-        format!("`{}` is in an object store, which this build does not support", path.display());
-    Err(vec![DataProblem::settings(message).with_hint("build with `--features cloud`")])
 }
 
 fn in_folder(

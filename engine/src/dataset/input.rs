@@ -21,7 +21,6 @@ use crate::storage::hub::tree::Tree;
 /// Maximum length of an id in bytes: every table of a run repeats the document id for each of its windows.
 pub const MAX_ID_BYTES: usize = 16 << 10;
 
-/// Files of one input, checked to have the same columns.
 #[derive(Clone, Debug)]
 pub struct Dataset {
     /// Folder that the files' paths are relative to.

@@ -28,8 +28,9 @@ use crate::plan::Plan;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::spec::Spec;
+use crate::storage::files;
 use crate::storage::hub::HubOptions;
-use crate::storage::{files, range_file};
+use crate::storage::ranges::BlockCache;
 
 /// Divisor of `memory_limit_bytes` for the memory of all tokenization caches.
 const CACHE_SHARE: u64 = 4;
@@ -43,7 +44,7 @@ impl Plan {
         warnings.extend(checks::fit_memory(&mut spec));
         let mut found = Findings::new(&spec, warnings);
         checks::stores(&mut found);
-        range_file::share_memory(spec.pipeline.input.memory_limit_bytes);
+        BlockCache::limit(spec.pipeline.input.memory_limit_bytes);
         compression::limit_windows(spec.pipeline.input.memory_limit_bytes);
         let columns = columns(&spec);
         let reading = spec.load_partial_model();

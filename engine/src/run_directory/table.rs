@@ -78,7 +78,6 @@ impl Table<'_> {
         Ok((builder.schema().clone(), rows))
     }
 
-    /// Returns columns of a batch.
     pub(super) fn columns<'b, A: 'static, const N: usize>(
         &self,
         batch: &'b RecordBatch,

@@ -1,35 +1,32 @@
 //! Open file that is read by ranges, local or remote.
 
+#![cfg_attr(
+    not(feature = "cloud"),
+    allow(dead_code, reason = "only a build with stores opens remote files")
+)]
+
 use std::fs::File;
 use std::io;
-#[cfg(feature = "cloud")]
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-#[cfg(feature = "cloud")]
 use std::sync::OnceLock;
 
-#[cfg(feature = "cloud")]
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-#[cfg(feature = "cloud")]
 use sha2::{Digest, Sha256};
 
 use longsift_stages::contract::FileStamp;
 
 use super::error::{StorageError, failed};
-#[cfg(feature = "cloud")]
 use super::ranges::{BLOCKS, BlockCache, coalesced};
 use super::regular;
-#[cfg(feature = "cloud")]
 use crate::base::parallel::lock;
 
 /// Bytes at the end of a file that are fetched in one request: most footers are shorter.
-#[cfg(feature = "cloud")]
 pub(super) const TAIL_BYTES: u64 = 64 << 10;
 
 /// Fetches exactly these bytes of the opened version of a file.
-#[cfg(feature = "cloud")]
 type FetchRange = dyn Fn(Range<u64>) -> Result<Bytes, StorageError> + Send + Sync;
 
 /// Open file. Blocks of remote files are cached in memory, because columns are read in parallel.
@@ -42,11 +39,9 @@ pub(crate) struct RangeFile {
 
 enum RangeSource {
     Local(File, PathBuf),
-    #[cfg(feature = "cloud")]
     Remote(Remote),
 }
 
-#[cfg(feature = "cloud")]
 struct Remote {
     fetch: Box<FetchRange>,
     /// Cache key of blocks: address, NUL, version.
@@ -103,7 +98,6 @@ impl RangeFile {
     }
 
     /// Creates a remote file. `key`: address and version; `tail`: end of the file, as far as received.
-    #[cfg(feature = "cloud")]
     pub(super) fn remote(
         fetch: impl Fn(Range<u64>) -> Result<Bytes, StorageError> + Send + Sync + 'static,
         key: String,
@@ -135,7 +129,6 @@ impl RangeFile {
     pub(crate) fn hint_ranges(&self, ranges: impl IntoIterator<Item = (u64, u64)>) {
         match &self.content {
             RangeSource::Local(..) => drop(ranges),
-            #[cfg(feature = "cloud")]
             RangeSource::Remote(file) => {
                 let range = |(start, length): (u64, u64)| {
                     start..self.length.min(start.saturating_add(length))
@@ -147,7 +140,6 @@ impl RangeFile {
     }
 
     /// Reads exactly these bytes without caching them.
-    #[cfg(feature = "cloud")]
     pub(crate) fn range(&self, range: Range<u64>) -> Result<Bytes, StorageError> {
         match &self.content {
             RangeSource::Local(file, path) => {
@@ -165,7 +157,6 @@ impl RangeFile {
             RangeSource::Local(file, _) => {
                 FileStamp::from_file(file).ok().map(|stamp| stamp.to_string())
             }
-            #[cfg(feature = "cloud")]
             RangeSource::Remote(file) => {
                 let version = file.key.split_once('\0').map_or("", |(_, version)| version);
                 (!version.is_empty()).then(|| format!("{} {version}", self.length))
@@ -182,9 +173,7 @@ impl RangeFile {
                     read => break read.map_err(failed("read", path)),
                 }
             },
-            #[cfg(feature = "cloud")]
             RangeSource::Remote(_) if offset >= self.length || buffer.is_empty() => Ok(0),
-            #[cfg(feature = "cloud")]
             RangeSource::Remote(file) => {
                 let (start, block) = file.block(offset, self.length)?;
                 let rest = &block[(offset - start) as usize..];
@@ -196,7 +185,6 @@ impl RangeFile {
     }
 }
 
-#[cfg(feature = "cloud")]
 impl Remote {
     fn block(&self, offset: u64, length: u64) -> Result<(u64, Bytes), StorageError> {
         let tail_start = length - self.tail.len() as u64;
@@ -228,14 +216,6 @@ impl Remote {
         let start = offset / block * block;
         start..(start + block).min(length)
     }
-}
-
-/// Sets the memory limit of cached blocks to their share of a run's memory.
-pub(crate) fn share_memory(memory_limit_bytes: u64) {
-    #[cfg(feature = "cloud")]
-    BlockCache::limit(memory_limit_bytes);
-    #[cfg(not(feature = "cloud"))]
-    let _ = memory_limit_bytes;
 }
 
 #[cfg(test)]

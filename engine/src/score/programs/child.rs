@@ -2,7 +2,7 @@
 //! together with its process group.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -80,12 +80,7 @@ impl Child {
             time: Duration::from_secs(u64::from(settings.timeout_seconds)),
             memory_limit_bytes: settings.memory_limit_bytes,
         };
-        let fds = [
-            child.stdin.as_ref().map(AsFd::as_fd),
-            child.stdout.as_ref().map(AsFd::as_fd),
-            child.stderr.as_ref().map(AsFd::as_fd),
-        ];
-        for fd in fds.into_iter().flatten() {
+        for fd in child.pipes().into_iter().flatten() {
             rustix::io::ioctl_fionbio(fd, true)?;
         }
         Ok(child)
@@ -196,12 +191,18 @@ impl Child {
         }
     }
 
+    fn pipes(&self) -> [Option<BorrowedFd<'_>>; 3] {
+        let stdout = self.stdout.as_ref().map(AsFd::as_fd);
+        [self.stdin.as_ref().map(AsFd::as_fd), stdout, self.stderr.as_ref().map(AsFd::as_fd)]
+    }
+
     /// Waits at most `time`; returns whether stdin (only with `has_bytes`), stdout and stderr are ready.
     fn ready(&self, has_bytes: bool, time: Duration) -> [bool; 3] {
+        let [stdin, stdout, stderr] = self.pipes();
         let pipes = [
-            (self.stdin.as_ref().filter(|_| has_bytes).map(AsFd::as_fd), PollFlags::OUT),
-            (self.stdout.as_ref().map(AsFd::as_fd), PollFlags::IN),
-            (self.stderr.as_ref().map(AsFd::as_fd), PollFlags::IN),
+            (stdin.filter(|_| has_bytes), PollFlags::OUT),
+            (stdout, PollFlags::IN),
+            (stderr, PollFlags::IN),
         ];
         let mut fds: Vec<PollFd<'_>> = pipes
             .iter()
