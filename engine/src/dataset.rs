@@ -31,4 +31,3 @@ pub(crate) mod types;
 pub(crate) mod unify;
 pub mod units;
 pub mod walk;
-pub(crate) mod write_footer_cache;

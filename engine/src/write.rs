@@ -336,7 +336,7 @@ impl Writer<'_> {
         let rows: Vec<SelectedRow<'_>> = rows.collect();
         let path = format!("selection/part-{}.parquet", unit.name());
         let statistics = self.selection.used();
-        selected::write_at(&folder.join(&path), path, &unit.file_path, &statistics, &rows)
+        selected::write(folder, path, &unit.file_path, &statistics, &rows)
     }
 
     /// Counts the samples of a unit and the kept ones, by label of `output.report_by`.

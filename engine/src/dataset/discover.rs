@@ -72,8 +72,17 @@ pub(super) fn find(
     path: &Path,
     format: InputFormat,
 ) -> Result<DiscoveredFiles, Vec<DataProblem>> {
-    if is_address(path) {
+    if is_address(path) && cfg!(feature = "cloud") {
         return remote(path, format);
+    }
+    if is_address(path) {
+        let message = format!(
+            "`{}` is in an object store, which this build does not support",
+            path.display()
+        );
+        return Err(vec![
+            DataProblem::settings(message).with_hint("build with `--features cloud`"),
+        ]);
     }
     let (fixed, rest) = wildcards::split(path);
     let fixed = folder.join(fixed);
@@ -120,15 +129,6 @@ fn duplicate_names_note(duplicates: &[(PathBuf, PathBuf)], root: &Path) -> Optio
 
 /// Finds the files for an address in an object store by the same rules. An address on a web server is one file.
 fn remote(path: &Path, format: InputFormat) -> Result<DiscoveredFiles, Vec<DataProblem>> {
-    if !cfg!(feature = "cloud") {
-        let message = format!(
-            "`{}` is in an object store, which this build does not support",
-            path.display()
-        );
-        return Err(vec![
-            DataProblem::settings(message).with_hint("build with `--features cloud`"),
-        ]);
-    }
     let url = path.to_str().expect("an address is text");
     let one = |url: &str| {
         let (root, name) = url.rsplit_once('/').unwrap_or(("", url));

@@ -14,7 +14,6 @@ use crate::dataset::footer_cache::FooterCache;
 use crate::dataset::formats::type_names;
 use crate::dataset::input::Dataset;
 use crate::dataset::input_file::ReadSettings;
-use crate::dataset::write_footer_cache;
 use crate::run_directory::layout::RunDirectory;
 use crate::storage::files;
 
@@ -51,7 +50,7 @@ impl Plan {
     pub fn write_footer_cache(&self) -> Result<PathBuf> {
         files::create_folder(&self.directory.root)?;
         let path = self.directory.footers();
-        write_footer_cache::write(&self.dataset, &path).map_err(Diagnostic::from)?;
+        self.dataset.write_footers(&path).map_err(Diagnostic::from)?;
         Ok(files::canonical(&path)?)
     }
 }

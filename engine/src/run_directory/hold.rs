@@ -73,15 +73,9 @@ impl RunDirectory {
         // In an object store, processes with shared access write no lease: a whole run at the same time only duplicates work.
         #[cfg(feature = "cloud")]
         if store::is_address(&self.root) {
-            return match super::lease::current_use(&path)? {
-                super::lease::Use::InUse(holder) => {
-                    Err(super::holder::held(&self.root, holder).into())
-                }
-                super::lease::Use::Free => {
-                    self.create_working_folders()?;
-                    Ok(None)
-                }
-            };
+            super::lease::check_free(&path, &self.root)?;
+            self.create_working_folders()?;
+            return Ok(None);
         }
         let mut file = files::open_read_write(&path)?;
         self.wait_for(&mut file, EXCLUSIVE_LOCK_WAIT, File::try_lock_shared, |_| true)?;

@@ -107,9 +107,7 @@ impl Lease {
                 break (version, begun);
             }
             let Some((before, version)) = read(path)? else { continue };
-            if let Use::InUse(holder) = wait_for_end(path, before.as_ref(), &version)? {
-                return Err(super::holder::held(root, holder).into());
-            }
+            wait_for_end(path, root, before.as_ref(), &version)?;
             let begun = Instant::now();
             if let Some(version) = write(path, &claim, Some(version), RetryPolicy::default())? {
                 break (version, begun);
@@ -237,17 +235,11 @@ fn unconditional(root: &Path, header: &str) -> Failure {
         .into()
 }
 
-pub(super) enum Use {
-    Free,
-    /// A live process uses it; `None` if the lease does not say which.
-    InUse(Option<Holder>),
-}
-
-/// Checks whether the directory with the lease at `path` is in use: see [`wait_for_end`].
-pub(super) fn current_use(path: &Path) -> Result<Use> {
+/// Checks that no live process uses the directory with the lease at `path`: see [`wait_for_end`].
+pub(super) fn check_free(path: &Path, root: &Path) -> Result<()> {
     match read(path)? {
-        Some((claim, version)) => wait_for_end(path, claim.as_ref(), &version),
-        None => Ok(Use::Free),
+        Some((claim, version)) => wait_for_end(path, root, claim.as_ref(), &version),
+        None => Ok(()),
     }
 }
 
@@ -257,24 +249,29 @@ pub(super) fn read_holder(path: &Path) -> Result<Option<Holder>> {
     Ok(claim.filter(|claim| !has_ended(claim)).map(|claim| claim.holder))
 }
 
-/// Polls a lease until it is renewed, is removed, or has expired.
-fn wait_for_end(path: &Path, before: Option<&LeaseRecord>, version: &Version) -> Result<Use> {
+/// Polls a lease until it is removed or has expired; an error if it is renewed.
+fn wait_for_end(
+    path: &Path,
+    root: &Path,
+    before: Option<&LeaseRecord>,
+    version: &Version,
+) -> Result<()> {
     if before.is_some_and(has_ended) {
-        return Ok(Use::Free);
+        return Ok(());
     }
     let since = Instant::now();
     tracing::info!("lease `{}` exists: waiting to see whether its owner is alive", path.display());
     while since.elapsed() < EXPIRY {
         std::thread::sleep(POLL_INTERVAL);
         match read(path)? {
-            None => return Ok(Use::Free),
+            None => return Ok(()),
             Some((claim, now)) if now != *version => {
-                return Ok(Use::InUse(claim.map(|claim| claim.holder)));
+                return Err(super::holder::held(root, claim.map(|claim| claim.holder)).into());
             }
             Some(_) => {}
         }
     }
-    Ok(Use::Free)
+    Ok(())
 }
 
 /// Whether the process has certainly ended: it ran on this machine and no longer exists, or it had the number of this process.

@@ -37,18 +37,13 @@ pub const COLUMNS: [&str; 6] = [
     "longsift_message",
 ];
 
-/// Returns the indices of the input's columns that Parquet can hold; an output in another format may have others.
-fn storable_columns(input: &Schema) -> Vec<usize> {
-    let fields = input.fields();
-    (0..fields.len()).filter(|index| part::unsupported_column(&fields[*index]).is_none()).collect()
-}
-
-/// Returns the schema: these columns of the input, nullable, then [`COLUMNS`].
-fn schema(input: &Schema, columns: &[usize]) -> SchemaRef {
-    let mut fields: Vec<Arc<Field>> = columns
-        .iter()
-        .map(|index| Arc::new(input.field(*index).clone().with_nullable(true)))
-        .collect();
+/// Returns the schema: the input's columns that Parquet can hold (an output in another format may have others), nullable, then
+/// [`COLUMNS`]. Also returns the indices of the input's columns.
+fn schema(input: &Schema) -> (SchemaRef, Vec<usize>) {
+    let stored = |index: &usize| part::unsupported_column(&input.fields()[*index]).is_none();
+    let columns: Vec<usize> = (0..input.fields().len()).filter(stored).collect();
+    let nullable = |index: &usize| Arc::new(input.field(*index).clone().with_nullable(true));
+    let mut fields: Vec<Arc<Field>> = columns.iter().map(nullable).collect();
     for name in COLUMNS {
         let (kind, nullable) = match name {
             "longsift_row_group" => (DataType::Int32, true),
@@ -57,7 +52,7 @@ fn schema(input: &Schema, columns: &[usize]) -> SchemaRef {
         };
         fields.push(Arc::new(Field::new(name, kind, nullable)));
     }
-    Arc::new(Schema::new(fields))
+    (Arc::new(Schema::new(fields)), columns)
 }
 
 /// Writes the bad rows of a unit as `quarantine/part-<unit>.parquet`; removes an existing file if `bad` is empty.
@@ -74,8 +69,7 @@ pub(crate) fn write(
         files::remove_file(&path)?;
         return Ok(None);
     }
-    let columns = storable_columns(&dataset.schema);
-    let schema = schema(&dataset.schema, &columns);
+    let (schema, columns) = schema(&dataset.schema);
     let by_row: HashMap<u64, &BadRow> = bad.iter().map(|bad| (bad.row, bad)).collect();
     let rows: Vec<u64> = bad.iter().map(|bad| bad.row).collect();
     let mut writer = PartWriter::table(&path, &schema)?;
@@ -105,8 +99,7 @@ pub(crate) fn write_files(path: &Path, dataset: &Dataset) -> Result<Option<Part>
     if bad.is_empty() {
         return Ok(None);
     }
-    let columns = storable_columns(&dataset.schema);
-    let schema = schema(&dataset.schema, &columns);
+    let (schema, columns) = schema(&dataset.schema);
     let originals = schema.fields().iter().take(columns.len());
     let originals = originals.map(|field| new_null_array(field.data_type(), bad.len())).collect();
     let reasons = bad.iter().map(|file| Reason {

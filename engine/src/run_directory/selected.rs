@@ -75,9 +75,9 @@ fn schema(statistics: &[&str]) -> SchemaRef {
     Arc::new(Schema::new(fields.collect::<Fields>()))
 }
 
-/// Writes the samples of one file to `path`, called `part_path` in the run directory; creates no file if `rows` is empty.
-pub fn write_at(
-    path: &Path,
+/// Writes the samples of one file to `part_path` in `folder`; creates no file if `rows` is empty.
+pub fn write(
+    folder: &Path,
     part_path: String,
     file: &str,
     statistics: &[&str],
@@ -87,7 +87,7 @@ pub fn write_at(
         return Ok(None);
     }
     let schema = schema(statistics);
-    let mut writer = PartWriter::table(path, &schema)?;
+    let mut writer = PartWriter::table(&folder.join(&part_path), &schema)?;
     for some in rows.chunks(8192) {
         writer.write(&batch(file, &schema, statistics.len(), some))?;
     }
@@ -204,7 +204,7 @@ mod tests {
         };
         let rows =
             [row(Some(3), Some("g"), 0.25, None), row(None, None, f64::NAN, Some("no_near"))];
-        write_at(&path, "part.parquet".to_owned(), "f", &["near", "far"], &rows).unwrap();
+        write(folder.path(), "part.parquet".to_owned(), "f", &["near", "far"], &rows).unwrap();
         assert_eq!(statistics(&path).unwrap(), ["near", "far"]);
         let mut found = Vec::new();
         read(&path, |row| {

@@ -59,12 +59,6 @@ impl<'a> Passes<'a> {
         };
         Scheduler::new(&self.whole.devices.list, self, policy)
     }
-
-    /// Groups consecutive windows: each group has at most as many tokens as the full windows that share a read.
-    fn groups(&self, windows: &[&[u32]]) -> Vec<Range<usize>> {
-        let max_tokens = self.whole.windows_at_once * self.whole.window_tokens;
-        consecutive(windows.iter().map(|ids| ids.len() as u64), usize::MAX, max_tokens)
-    }
 }
 
 /// Groups consecutive items, given their sizes: by at most `max_items`, and unless a single one is larger, by `max_size`.
@@ -167,12 +161,14 @@ impl ModelOnDevices<'_> {
                 None => known.push(index),
             }
         }
-        let ids: Vec<&[u32]> = known.iter().map(|index| windows[*index]).collect();
+        // Each group has at most as many tokens as the full windows that share a read.
+        let max_tokens = self.passes.whole.windows_at_once * self.passes.whole.window_tokens;
+        let tokens = known.iter().map(|index| windows[*index].len() as u64);
         let mut open: HashMap<u64, &[usize]> = HashMap::new();
         let submit = |indices: &[usize]| {
             self.scheduler.submit(indices.iter().map(|index| windows[*index].to_vec()).collect())
         };
-        for group in self.passes.groups(&ids) {
+        for group in consecutive(tokens, usize::MAX, max_tokens) {
             open.insert(submit(&known[group.clone()]), &known[group]);
         }
         while !open.is_empty() {
@@ -181,9 +177,8 @@ impl ModelOnDevices<'_> {
                     let Some(indices) = open.remove(&id) else { continue };
                     match result {
                         Ok((_, made)) => {
-                            for (index, made) in
-                                indices.iter().zip(finished(made, self.passes.stop)?)
-                            {
+                            let made = finished(made, self.passes.stop)?;
+                            for (index, made) in indices.iter().zip(made) {
                                 let evidence = Evidence::Forward(made);
                                 let result = statistics(measure, windows[*index], evidence);
                                 on_result(Some((*index, result)))?;

@@ -83,7 +83,11 @@ impl<'a> Programs<'a> {
         questions: &[Question<'_>],
         on_answer: &mut dyn FnMut(Option<(usize, Answer)>) -> Result<()>,
     ) -> Result<()> {
-        let batches = batches(program, questions);
+        // Batches are spread evenly over all processes of the program.
+        let even = questions.len().div_ceil(program.settings.processes as usize);
+        let max = even.clamp(1, program.settings.batch_windows as usize);
+        let sizes = questions.iter().map(|question| question.bytes() as u64);
+        let batches = consecutive(sizes, max, BATCH_BYTES);
         let (next, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
         let workers = batches.len().min(program.settings.processes as usize);
         std::thread::scope(|scope| {
@@ -152,13 +156,6 @@ fn edited_while_used(program: &Program, file: &str) -> Diagnostic {
         "restore the old file to keep the answers of the old program, or run again with `--remeasure {name}` to \
          send all rows to the new one"
     ))
-}
-
-/// Splits the questions into batches, evenly over all processes of the program.
-fn batches(program: &Program, questions: &[Question<'_>]) -> Vec<Range<usize>> {
-    let even = questions.len().div_ceil(program.settings.processes as usize);
-    let max = even.clamp(1, program.settings.batch_windows as usize);
-    consecutive(questions.iter().map(|question| question.bytes() as u64), max, BATCH_BYTES)
 }
 
 struct BatchRunner<'a> {

@@ -142,7 +142,12 @@ impl GatheredSamples {
         let threads = directory.concurrency(rayon::current_num_threads());
         let mut first = 0;
         while first < records.len() {
-            let end = end_of_batch(records, first);
+            let running = records[first..].iter().scan(0_u64, |windows, record| {
+                *windows = windows.saturating_add(record.counts.windows).saturating_add(1);
+                Some(*windows)
+            });
+            let fitting = running.take_while(|windows| *windows <= MAX_BATCH_WINDOWS).count();
+            let end = first + fitting.max(1);
             let units = parallel::in_order(end - first, threads, |unit| {
                 stop.check()?;
                 UnitSamples::read(plan, directory, first + unit, &records[first + unit], criteria)
@@ -180,15 +185,6 @@ impl GatheredSamples {
             each(Record { number, tokens, values: &values })
         })
     }
-}
-
-/// Returns the end of the batch of units that starts at `first`.
-fn end_of_batch(records: &[UnitRecord], first: usize) -> usize {
-    let running = records[first..].iter().scan(0_u64, |windows, record| {
-        *windows = windows.saturating_add(record.counts.windows).saturating_add(1);
-        Some(*windows)
-    });
-    first + running.take_while(|windows| *windows <= MAX_BATCH_WINDOWS).count().max(1)
 }
 
 pub(super) struct Gathering<'d> {

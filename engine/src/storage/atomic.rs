@@ -17,7 +17,6 @@ use super::store::Upload;
 ///
 /// A local file has a temporary name in its final folder. If it is dropped without [`AtomicFile::commit`], it is removed; after
 /// a kill, [`super::files::remove_leftovers`] finds it. In a store it is an upload, which has no name until it is complete.
-#[derive(Debug)]
 pub struct AtomicFile {
     target: WriteTarget,
     path: PathBuf,
@@ -25,7 +24,6 @@ pub struct AtomicFile {
     hash: Sha256,
 }
 
-#[derive(Debug)]
 enum WriteTarget {
     Local(NamedTempFile),
     Store(Box<dyn Upload>),

@@ -1,6 +1,5 @@
 //! Interface of object stores, whose files have addresses (`s3://…`).
 
-use std::fmt::Debug;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::time::Duration;
@@ -36,7 +35,7 @@ pub(crate) trait Store: Sync {
 }
 
 /// Upload of a file. If it is dropped before completion, the file does not appear.
-pub(crate) trait Upload: Write + Send + Debug {
+pub(crate) trait Upload: Write + Send {
     fn complete(&mut self) -> Result<(), StorageError>;
 }
 

@@ -1,6 +1,5 @@
 //! Uploads objects in several concurrent parts.
 
-use std::fmt;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 
@@ -150,11 +149,5 @@ impl Drop for Uploading {
             parts.pending.shutdown().await;
             let _ = parts.store.abort_multipart(&self.location.path, &parts.id).await;
         });
-    }
-}
-
-impl fmt::Debug for Uploading {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Uploading").field(&self.address).finish()
     }
 }
