@@ -10,7 +10,6 @@ use serde::Deserialize;
 
 use super::home::Home;
 use super::reference::{HubReference, is_commit};
-use super::tree::stays_below;
 use crate::base::environment;
 use crate::base::text::count;
 use crate::storage::http::HttpClient;
@@ -207,6 +206,12 @@ fn next_page(from: &Url, headers: &HeaderMap) -> Result<Option<Url>, String> {
         Some(url) => Ok(Some(url)),
         None => Err(next.to_owned()),
     }
+}
+
+/// Whether a name from a server stays below the folder that it is joined to.
+fn stays_below(name: &str) -> bool {
+    let part = |part: &str| !matches!(part, "" | "." | "..") && !part.contains(['\0', '\\']);
+    name.split('/').all(part)
 }
 
 #[cfg(test)]

@@ -119,13 +119,6 @@ impl fmt::Debug for Tree {
     }
 }
 
-/// Whether a name from a server stays below the folder that it is joined to.
-#[cfg(feature = "cloud")]
-pub(super) fn stays_below(name: &str) -> bool {
-    let part = |part: &str| !matches!(part, "" | "." | "..") && !part.contains(['\0', '\\']);
-    name.split('/').all(part)
-}
-
 /// Lists the files below a folder. Lengths are `None`: the file system has them.
 fn walk(
     folder: &Path,
