@@ -6,9 +6,10 @@ use super::answer::{answer, check_output_paths, watch};
 use crate::base::error::Result;
 use crate::cli::DevicesArguments;
 use crate::devices::survey::{CSV_HEADER, Survey};
+use crate::report::page::chart::Polls;
 use crate::storage::marked::{self, Mark};
 use crate::storage::{error, files};
-use crate::tools::monitor::Monitor;
+use crate::tools::monitor;
 
 pub(super) fn devices(arguments: &DevicesArguments) -> Result<u8> {
     check_output_paths([
@@ -19,12 +20,12 @@ pub(super) fn devices(arguments: &DevicesArguments) -> Result<u8> {
         return answer(arguments.format, &poll(arguments)?);
     }
     let clear = if std::io::stdout().is_terminal() { "\x1b[H\x1b[2J" } else { "" };
-    let mut monitor = Monitor::default();
+    let mut polls = Polls::default();
     watch(arguments.seconds, arguments.count, || {
         let survey = poll(arguments)?;
         if let Some(path) = &arguments.html {
-            monitor.add(survey.clone());
-            marked::write(path, Mark::PAGE, monitor.page().as_bytes())?;
+            polls.add(survey.clone());
+            marked::write(path, Mark::PAGE, monitor::page(&polls).as_bytes())?;
         }
         Ok((format!("{clear}{}\n{survey}\n", survey.time), false))
     })

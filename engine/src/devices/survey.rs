@@ -10,7 +10,7 @@ use super::presence::claims;
 use crate::base::machine::{self, free_memory_bytes};
 use crate::base::text::{bytes, table};
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Survey {
     pub time: String,
     /// GPUs in the order of `cuda:0`, `cuda:1`, …, then the processor.

@@ -92,11 +92,7 @@ struct SampleDecision {
 const NONE: u64 = u64::MAX;
 
 impl DocumentChanges {
-    pub fn is_none(&self) -> bool {
-        self.changed() == 0
-    }
-
-    fn changed(&self) -> u64 {
+    pub(super) fn changed(&self) -> u64 {
         self.other_fate + self.other_score + self.only_in_first + self.only_in_second
     }
 
@@ -418,11 +414,12 @@ fn outcomes_of_file(
                 Ok(())
             })?;
         }
-        let (mut last_document, mut last_row) = (-1, -1);
+        let mut last_row = -1;
         let path = of_units.root.join(&record.scores.path);
         scores::read(&path, &compared, |window| {
             let row = window.input_row as i64;
-            if std::mem::replace(&mut last_row, row) != row {
+            let is_first = std::mem::replace(&mut last_row, row) != row;
+            if is_first {
                 outcomes.add_id(file, window.input_row, window.id);
             }
             let document = outcomes.by_row.entry(row).or_default();
@@ -439,7 +436,7 @@ fn outcomes_of_file(
                 document.add_value(bits, *is_common);
             }
             // A document is one sample, however many windows it has.
-            if documents && std::mem::replace(&mut last_document, row) == row {
+            if documents && !is_first {
                 return Ok(());
             }
             let decision = SampleDecision { window: sample, reason: reason.clone() };

@@ -11,11 +11,14 @@ use crate::run_directory::summary::Summary;
 use crate::storage::files;
 use crate::storage::marked::{self, Mark};
 
+/// Prefix of all metrics.
+const PREFIX: &str = "longsift_";
+
 /// Metric that is kept after a failed run: the time of the last success.
-const LAST_SUCCESS: &str = "longsift_last_success_timestamp_seconds";
+const LAST_SUCCESS: &str = "last_success_timestamp_seconds";
 
 /// Prefix of the metrics of a running pipeline.
-const RUNNING: &str = "longsift_running";
+const RUNNING: &str = "running";
 
 /// Writes the progress of a run of `pipeline` to the file at `path`, and keeps the metrics of the last run.
 pub fn write_running(path: &Path, pipeline: &str, snapshot: ProgressSnapshot) -> Result<()> {
@@ -27,7 +30,7 @@ pub fn write_running(path: &Path, pipeline: &str, snapshot: ProgressSnapshot) ->
 fn running(pipeline: &str, snapshot: ProgressSnapshot, before: &str) -> String {
     let of_last = |line: &&str| {
         let line = line.trim_start_matches("# HELP ").trim_start_matches("# TYPE ");
-        !line.starts_with(RUNNING)
+        !line.strip_prefix(PREFIX).is_some_and(|name| name.starts_with(RUNNING))
     };
     let mut text = String::new();
     for line in before.lines().filter(of_last) {
@@ -61,43 +64,35 @@ fn text(pipeline: &str, summary: &Summary, now: u64, before: &str) -> String {
     }
     let mut page = MetricsPage { labels, text: String::new() };
     page.metric(RUNNING, "1 while a run is under way, with its phase.", 0);
-    page.metric("longsift_exit_code", "Exit code of the last run.", summary.exit_code);
-    page.metric("longsift_finished_timestamp_seconds", "Time at which the last run ended.", now);
+    page.metric("exit_code", "Exit code of the last run.", summary.exit_code);
+    page.metric("finished_timestamp_seconds", "Time at which the last run ended.", now);
     let success = match summary.status.as_str() {
-        "failed" | "stopped" => before
-            .lines()
-            .find_map(|line| line.strip_prefix(LAST_SUCCESS)?.rsplit_once("} ")?.1.parse().ok()),
+        "failed" | "stopped" => before.lines().find_map(|line| {
+            line.strip_prefix(PREFIX)?.strip_prefix(LAST_SUCCESS)?.rsplit_once("} ")?.1.parse().ok()
+        }),
         _ => Some(now),
     };
     if let Some(success) = success {
         page.metric(LAST_SUCCESS, "Time at which a run last succeeded.", success);
     }
-    page.metric("longsift_duration_seconds", "Wall-clock time of the last run.", summary.seconds);
+    page.metric("duration_seconds", "Wall-clock time of the last run.", summary.seconds);
     page.outcomes(
-        "longsift_rows",
+        "rows",
         "Input rows of the last run by outcome.",
         &[("kept", summary.rows_kept), ("quarantined", summary.quarantined)],
         &summary.rows_dropped,
     );
     page.outcomes(
-        "longsift_windows",
+        "windows",
         "Windows of the last run by outcome.",
         &[("kept", summary.windows_kept)],
         &summary.windows_dropped,
     );
-    page.metric("longsift_samples", "Kept samples in the output.", summary.samples_written());
-    page.metric(
-        "longsift_windows_scored",
-        "Windows measured by the last run.",
-        summary.windows_scored,
-    );
-    page.metric("longsift_tokens_scored", "Tokens of all scored windows.", summary.tokens_scored);
+    page.metric("samples", "Kept samples in the output.", summary.samples_written());
+    page.metric("windows_scored", "Windows measured by the last run.", summary.windows_scored);
+    page.metric("tokens_scored", "Tokens of all scored windows.", summary.tokens_scored);
     if let Some(bytes) = summary.peak_memory_bytes {
-        page.metric(
-            "longsift_peak_memory_bytes",
-            "Largest resident memory of the last run.",
-            bytes,
-        );
+        page.metric("peak_memory_bytes", "Largest resident memory of the last run.", bytes);
     }
     page.text
 }
@@ -110,11 +105,22 @@ struct MetricsPage {
 
 impl MetricsPage {
     fn metric(&mut self, name: &str, help: &str, value: impl std::fmt::Display) {
-        let labels = self.labelled(&[]);
-        let _ = write!(
-            self.text,
-            "# HELP {name} {help}\n# TYPE {name} gauge\n{name}{labels} {value}\n"
-        );
+        self.describe(name, help);
+        self.value(name, &[], value);
+    }
+
+    fn describe(&mut self, name: &str, help: &str) {
+        let _ = write!(self.text, "# HELP {PREFIX}{name} {help}\n# TYPE {PREFIX}{name} gauge\n");
+    }
+
+    fn value(&mut self, name: &str, more: &[(&str, &str)], value: impl std::fmt::Display) {
+        let own = self.labels.iter().map(|(name, value)| (*name, value.as_str()));
+        let all: Vec<String> = own
+            .chain(more.iter().copied())
+            .filter(|(_, value)| !value.is_empty())
+            .map(|(name, value)| format!("{name}=\"{}\"", escaped(value)))
+            .collect();
+        let _ = writeln!(self.text, "{PREFIX}{name}{{{}}} {value}", all.join(","));
     }
 
     fn outcomes(
@@ -124,25 +130,13 @@ impl MetricsPage {
         outcomes: &[(&str, u64)],
         dropped: &BTreeMap<String, u64>,
     ) {
-        let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} gauge\n");
+        self.describe(name, help);
         for (outcome, count) in outcomes {
-            let labels = self.labelled(&[("fate", outcome), ("reason", "")]);
-            let _ = writeln!(self.text, "{name}{labels} {count}");
+            self.value(name, &[("fate", outcome)], count);
         }
         for (reason, count) in dropped {
-            let labels = self.labelled(&[("fate", "dropped"), ("reason", reason)]);
-            let _ = writeln!(self.text, "{name}{labels} {count}");
+            self.value(name, &[("fate", "dropped"), ("reason", reason)], count);
         }
-    }
-
-    fn labelled(&self, more: &[(&str, &str)]) -> String {
-        let own = self.labels.iter().map(|(name, value)| (*name, value.as_str()));
-        let all: Vec<String> = own
-            .chain(more.iter().copied())
-            .filter(|(_, value)| !value.is_empty())
-            .map(|(name, value)| format!("{name}=\"{}\"", escaped(value)))
-            .collect();
-        format!("{{{}}}", all.join(","))
     }
 }
 

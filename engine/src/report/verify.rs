@@ -104,9 +104,8 @@ impl Verification {
         self.files += 1;
         self.bytes += found.bytes;
         if found.bytes != part.bytes {
-            let message =
-                format!("expected {} bytes, got {}", count(part.bytes), count(found.bytes));
-            self.find(Blame::Data, &part.path, message);
+            let [expected, got] = [part.bytes, found.bytes].map(count);
+            self.find(Blame::Data, &part.path, format!("expected {expected} bytes, got {got}"));
         } else if found.sha256 != part.sha256 {
             let message = format!("expected SHA-256 {}, got {}", part.sha256, found.sha256);
             self.find(Blame::Data, &part.path, message);
@@ -138,8 +137,8 @@ impl Verification {
                 Err(stopped) => return Err(stopped),
                 Ok((schema, rows)) => {
                     if rows != part.rows {
-                        let message =
-                            format!("expected {} rows, got {}", count(part.rows), count(rows));
+                        let [expected, got] = [part.rows, rows].map(count);
+                        let message = format!("expected {expected} rows, got {got}");
                         self.find(Blame::Bug, &part.path, message);
                     }
                     if !fits(&schema) {
@@ -285,11 +284,9 @@ impl Verification {
             ("files that cannot be opened", summary.files_quarantined, bad_files),
         ] {
             if counted != written {
-                let message = format!(
-                    "expected {} {name} as in the files of the run, got {}",
-                    count(written),
-                    count(counted)
-                );
+                let [expected, got] = [written, counted].map(count);
+                let message =
+                    format!("expected {expected} {name} as in the files of the run, got {got}");
                 self.find(Blame::Bug, "summary.json", message);
             }
         }

@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use longsift_stages::contract::hex;
-use sha2::{Digest, Sha256};
+use sha2::Digest;
 
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
@@ -40,9 +40,9 @@ use constructions::{KINDS, Pool, WindowKind};
 use estimates::bootstrap::Bootstrap;
 pub use evaluation::{DryLength, DryRun, Evaluation};
 use evaluation::{KindResults, LengthResults};
-use heads::{HeadColumn, HeadValues};
+use heads::HeadColumn;
 use labels::classes::LabelClasses;
-use measure::{MeasuredValues, Measurer, WindowContent};
+use measure::{Measurer, WindowContent};
 use report::{Cell, MIN_DOCUMENTS, Matrix, Outcome, Report, ResultInput, shortcomings};
 use sample::{EvaluationSample, SampleOptions, SampledDocument};
 use statistics::{MeasuredWindows, OrientedStatistic, free_name};
@@ -192,14 +192,6 @@ fn chosen_kinds(only: &[String]) -> Result<Vec<&'static str>> {
     Ok(names().filter(chosen).collect())
 }
 
-struct ConstructedLength {
-    measured: MeasuredWindows,
-    /// Values of heads, by measure that reports heads.
-    heads: Vec<HeadValues>,
-    hashes: Vec<(u64, Sha256)>,
-    document_tokens: Vec<u64>,
-}
-
 pub struct Evaluator<'a> {
     plan: &'a Plan,
     options: &'a EvaluateOptions,
@@ -256,7 +248,7 @@ impl Evaluator<'_> {
         for (column, values) in self.options.scores.iter().zip(&mut measured.scores) {
             values.push(columns::read(self.plan, column, documents)?);
         }
-        measured.ids.push(documents.iter().map(|document| document.id.clone()).collect());
+        measured.documents.push(documents.iter().copied().cloned().collect());
         measured.categories.push(name.to_owned());
         Ok(())
     }
@@ -266,65 +258,43 @@ impl Evaluator<'_> {
         &mut self,
         sample: &EvaluationSample,
     ) -> Result<BTreeMap<WindowLength, LengthResults>> {
-        let mut lengths: Vec<ConstructedLength> = self
-            .wanted
-            .lengths
-            .iter()
-            .map(|tokens| ConstructedLength {
-                measured: MeasuredWindows::new(self.plan, *tokens, self.options.scores.len()),
-                heads: self.heads.iter().map(HeadColumn::values).collect(),
-                hashes: vec![(0, Sha256::new()); KINDS.len()],
-                document_tokens: Vec::new(),
-            })
-            .collect();
+        let (scores, seed, names) = (self.options.scores.len(), self.options.seed, self.kinds);
+        let new = |tokens: &usize| {
+            let heads = self.heads.iter().map(HeadColumn::values).collect();
+            MeasuredWindows::new(self.plan, *tokens, scores, heads)
+        };
+        let mut lengths: Vec<MeasuredWindows> = self.wanted.lengths.iter().map(new).collect();
         let tokens = |tokens: &usize| self.count_built(sample, *tokens).1 * *tokens as u64;
         self.progress.phase("measure", self.wanted.lengths.iter().map(tokens).sum());
         for (name, sampled) in &sample.categories {
             for length in &mut lengths {
-                let tokens = length.measured.tokens;
-                let chosen = self.wanted.for_length(tokens, sampled);
-                let index = length.measured.categories.len();
+                let chosen = self.wanted.for_length(length.tokens, sampled);
+                let index = length.categories.len();
                 if chosen.is_empty() {
                     continue;
                 }
                 let documents = sample::read(self.plan, &chosen, self.stop)?;
-                self.add_category(&mut length.measured, name, &chosen)?;
-                let category = Category { name, index, documents: documents.iter().collect() };
-                self.measure(&category, length)?;
+                self.add_category(length, name, &chosen)?;
+                let category = Category { name, index, documents: &documents };
+                let is_wanted = |kind: &WindowKind| names.contains(&kind.name);
+                let built = windows::windows(&category, length.tokens, seed, is_wanted);
+                let built = built.map(|(origin, ids)| {
+                    (origin, origin.category, WindowContent::from_tokens(ids))
+                });
+                self.measure_windows(length, built)?;
             }
         }
-        let results = |length: ConstructedLength| {
-            (WindowLength(length.measured.tokens as u64), self.length_results(length))
+        let results = |length: &MeasuredWindows| {
+            (WindowLength(length.tokens as u64), self.length_results(length))
         };
-        Ok(lengths.into_iter().map(results).collect())
+        Ok(lengths.iter().map(results).collect())
     }
 
-    fn measure(&mut self, category: &Category<'_>, length: &mut ConstructedLength) -> Result<()> {
-        let ConstructedLength { measured, heads, hashes, document_tokens } = length;
-        let (names, asked) = (self.kinds, self.heads);
-        let is_wanted = |kind: &WindowKind| names.contains(&kind.name);
-        let built = windows::windows(category, measured.tokens, self.options.seed, is_wanted);
-        let built =
-            built.map(|(origin, ids)| (origin, origin.category, WindowContent::from_tokens(ids)));
-        self.measure_windows(measured, built, |origin, content, measured_values| {
-            let (windows, hash) = &mut hashes[origin.kind];
-            *windows += 1;
-            for id in &content.ids {
-                hash.update(id.to_le_bytes());
-            }
-            document_tokens.push(category.documents[origin.document].ids.len() as u64);
-            for (asked, values) in asked.iter().zip(heads.iter_mut()) {
-                asked.push(values, measured_values);
-            }
-        })
-    }
-
-    /// Measures windows, each given with its scaling group, and calls `each` for every one.
+    /// Measures windows, each given with its scaling group.
     fn measure_windows(
         &mut self,
         measured: &mut MeasuredWindows,
         mut windows: impl Iterator<Item = (WindowOrigin, usize, WindowContent)>,
-        mut each: impl FnMut(&WindowOrigin, &WindowContent, &MeasuredValues),
     ) -> Result<()> {
         let memory_limit_bytes = self.plan.spec.pipeline.input.memory_limit_bytes;
         let at_a_time = BATCH_TOKENS.min(memory_limit_bytes / 64) as usize / measured.tokens;
@@ -339,17 +309,18 @@ impl Evaluator<'_> {
             for (((origin, group), content), values) in
                 origins.iter().zip(&contents).zip(&window_values)
             {
-                each(origin, content, values);
-                measured.push(self.plan, *origin, *group, values);
+                measured.push(self.plan, *origin, *group, &content.ids, values);
+                for (head, of_head) in self.heads.iter().zip(&mut measured.heads) {
+                    head.push(of_head, values);
+                }
             }
             let windows = contents.len();
             self.progress.windows_done(windows as u64, (windows * measured.tokens) as u64);
         }
     }
 
-    fn length_results(&self, length: ConstructedLength) -> LengthResults {
-        let ConstructedLength { measured, heads, hashes, document_tokens } = length;
-        let (tokens, documents) = (measured.tokens as u64, measured.documents());
+    fn length_results(&self, measured: &MeasuredWindows) -> LengthResults {
+        let (tokens, documents) = (measured.tokens as u64, measured.sizes());
         let rejections = measured.rejections(self.plan);
         let passes = rejections.passes();
         let statistics = measured.statistics(self.plan, passes.as_deref());
@@ -359,9 +330,8 @@ impl Evaluator<'_> {
             |pool: &Pool| KINDS.iter().all(|kind| !kind.pools.contains(pool) || self.builds(kind));
         let pools: Vec<Pool> = [Pool::Fixed, Pool::Jittered].into_iter().filter(is_built).collect();
         let windows = ResultInput {
-            measured: &measured,
+            measured,
             bootstrap: &bootstrap,
-            document_tokens: &document_tokens,
             pools: &pools,
             below_copy_cap: below_copy_cap.as_deref(),
             passes_guards: passes.as_deref(),
@@ -397,12 +367,7 @@ impl Evaluator<'_> {
             }
             agreement.insert(name.clone(), results.agreement);
             reports.insert(name.clone(), results.report);
-            with_columns.push(OrientedStatistic {
-                name: name.clone(),
-                doc: String::new(),
-                values: results.values,
-                unguarded: None,
-            });
+            with_columns.push(OrientedStatistic::new(name.clone(), String::new(), results.values));
             notes.push(format!(
                 "`{name}` is a column of the input: only agreement and confounders are reported, because constructed windows \
                  have no value"
@@ -412,9 +377,12 @@ impl Evaluator<'_> {
         let selection = score.map(|score| {
             evaluation::consequences(self.plan.spec.filter(), &windows, score, &with_columns)
         });
-        let of_heads =
-            self.heads.iter().zip(&heads).map(|(head, values)| head.results(values, &windows));
-        let kinds = KINDS.iter().zip(hashes).filter(|(kind, _)| self.builds(kind));
+        let of_heads = self
+            .heads
+            .iter()
+            .zip(&measured.heads)
+            .map(|(head, values)| head.results(values, &windows));
+        let kinds = KINDS.iter().zip(&measured.kinds).filter(|(kind, _)| self.builds(kind));
         let sizes = documents.iter().map(|documents| *documents as u64);
         LengthResults {
             tokens,
@@ -423,7 +391,8 @@ impl Evaluator<'_> {
             documents: measured.categories.iter().cloned().zip(sizes).collect(),
             kinds: kinds
                 .map(|(kind, (windows, hash))| {
-                    (kind.name, KindResults { windows, sha256: hex(&hash.finalize()) })
+                    let sha256 = hex(&hash.clone().finalize());
+                    (kind.name, KindResults { windows: *windows, sha256 })
                 })
                 .collect(),
             statistics: statistics.iter().map(|of| (of.name.clone(), of.doc.clone())).collect(),

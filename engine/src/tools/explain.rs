@@ -20,7 +20,7 @@ use longsift_stages::tokenize::windows::TokenWindow;
 use serde::Serialize;
 
 use super::document::{FinishedRun, FoundDocument};
-use super::map::blocks::{BlockAttentionMatrix, Cutting};
+use super::map::blocks::{BlockAttentionMatrix, equal_ends};
 use super::map::layer::{MappedLayer, processor_kernel};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
@@ -186,7 +186,7 @@ pub(crate) fn explain(
     if let Some((attention, layer)) = &layer {
         found.measure_far_attention(attention, layer, &ids);
     }
-    let ends = Cutting::Even.ends(ids.len())?;
+    let ends = equal_ends(ids.len(), None)?;
     if let Some(mapped) = &mapped {
         let shares = mapped.shares(plan, &ids, &ends, None, None, &Progress::new(false))?;
         found.set_blocks(mapped.number, &ends, &shares);
@@ -359,10 +359,9 @@ impl Explanation {
             })?;
         }
         let Some(record) = scored else {
+            let [start, end] = [self.token_start, self.token_end].map(count);
             let message = format!(
-                "the run did not score tokens {} to {} of document {} as its window {}",
-                count(self.token_start),
-                count(self.token_end),
+                "the run did not score tokens {start} to {end} of document {} as its window {}",
                 quoted(&self.id),
                 self.window
             );
@@ -497,8 +496,7 @@ fn terms(
 impl Explanation {
     /// Returns the mean far attention of a token range; `None` if it was not measured.
     fn mean_mass(&self, tokens: Range<usize>) -> Option<f64> {
-        let masses = self.far_mass.get(tokens)?;
-        (!masses.is_empty()).then(|| masses.iter().sum::<f64>() / masses.len() as f64)
+        mean(self.far_mass.get(tokens)?.iter().copied())
     }
 
     fn text(&self, tokens: Range<usize>) -> String {
@@ -514,19 +512,21 @@ impl Explanation {
         };
         let score =
             outcome.score.map_or("no score".to_owned(), |score| format!("score {score:.6}"));
-        let rank = outcome.rank.map_or(String::new(), |rank| {
-            let group = outcome
-                .group
-                .as_deref()
-                .map_or(String::new(), |group| format!(" of {}", quoted_value(group)));
-            format!(", rank {} of {} samples{group}", count(rank), count(outcome.of))
-        });
-        let weakest = outcome
-            .weakest
-            .as_ref()
-            .map_or(String::new(), |name| format!("; score limited by {name}"));
-        Some(format!("{result}; {score}{rank}{weakest}"))
+        let mut verdict = format!("{result}; {score}");
+        if let Some(rank) = outcome.rank {
+            verdict += &format!(", rank {} of {} samples", count(rank), count(outcome.of));
+            let group =
+                outcome.group.as_deref().map(|group| format!(" of {}", quoted_value(group)));
+            verdict += &group.unwrap_or_default();
+        }
+        let weakest = outcome.weakest.as_ref().map(|name| format!("; score limited by {name}"));
+        Some(verdict + &weakest.unwrap_or_default())
     }
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let values: Vec<f64> = values.collect();
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
 fn shown(value: &Value) -> String {
@@ -542,15 +542,9 @@ impl fmt::Display for Explanation {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (id, last) = (quoted(&self.id), self.windows.saturating_sub(1));
         writeln!(formatter, "{id}, window {} of 0–{last}", self.window)?;
-        writeln!(
-            formatter,
-            "  {} row {}, tokens {} to {}, {} scored",
-            self.input_file,
-            self.input_row,
-            count(self.token_start),
-            count(self.token_end),
-            count(self.tokens)
-        )?;
+        let [start, end, scored] = [self.token_start, self.token_end, self.tokens].map(count);
+        let (file, row) = (&self.input_file, self.input_row);
+        writeln!(formatter, "  {file} row {row}, tokens {start} to {end}, {scored} scored")?;
         if let Some(verdict) = self.verdict() {
             writeln!(formatter, "  {verdict}")?;
         }

@@ -44,12 +44,8 @@ pub(crate) fn token_ids(location: &Path, text: &[u8]) -> Result<Vec<u32>> {
     };
     let ids: Vec<u32> = serde_json::from_slice(text).map_err(|error| wrong(error.to_string()))?;
     if ids.is_empty() || ids.len() > MAX_TOKENS {
-        return Err(wrong(format!(
-            "expected 1 to {} ids, got {}",
-            count(MAX_TOKENS as u64),
-            count(ids.len() as u64)
-        ))
-        .into());
+        let [max, got] = [MAX_TOKENS, ids.len()].map(|number| count(number as u64));
+        return Err(wrong(format!("expected 1 to {max} ids, got {got}")).into());
     }
     Ok(ids)
 }

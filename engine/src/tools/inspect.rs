@@ -154,26 +154,18 @@ fn window(layer: &AttentionSpec, on_card: u64, here: Option<u64>, tokens: u64) -
 impl fmt::Display for ModelReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let layer = &self.layer;
-        writeln!(
-            f,
-            "{}, {} layers, hidden size {}",
-            layer.model_type,
-            layer.layers,
-            count(layer.hidden_size)
-        )?;
+        let hidden_size = count(layer.hidden_size);
+        writeln!(f, "{}, {} layers, hidden size {hidden_size}", layer.model_type, layer.layers)?;
         let mut line = |name: &str, value: &str| writeln!(f, "  {name:<12} {value}");
         if layer.unverified {
-            line(
-                "unverified",
-                "the arithmetic of this family was never compared with a reference implementation",
-            )?;
+            let what =
+                "the arithmetic of this family was never compared with a reference implementation";
+            line("unverified", what)?;
         }
+        let AttentionSpec { query_heads, key_heads, head_dim, .. } = layer;
         line(
             "layer 0",
-            &format!(
-                "{} query heads, {} key heads of {}",
-                layer.query_heads, layer.key_heads, layer.head_dim
-            ),
+            &format!("{query_heads} query heads, {key_heads} key heads of {head_dim}"),
         )?;
         line("sees", &self.visible_range())?;
         let positions = self.trained_positions.map_or("not stated".to_owned(), count);
@@ -184,19 +176,12 @@ impl fmt::Display for ModelReport {
         line("reads", &self.reads())?;
         if let Some(method) = &self.quantization {
             let less = if self.checkpoint_bytes.is_some() { "" } else { ", so less is read" };
-            line(
-                "quantised",
-                &format!(
-                    "by `{method}`{less}; packed weights are unpacked when the table is built"
-                ),
-            )?;
+            let how = "packed weights are unpacked when the table is built";
+            line("quantised", &format!("by `{method}`{less}; {how}"))?;
         }
         for table in &self.tables {
-            let row = bytes(table.row_bytes);
-            line(
-                "table",
-                &format!("{:>9} in {}, {row} a row", bytes(table.bytes), table.precision),
-            )?;
+            let [all, row] = [table.bytes, table.row_bytes].map(bytes);
+            line("table", &format!("{all:>9} in {}, {row} a row", table.precision))?;
         }
         if self.packed_bytes > 0 {
             line("projections", &format!("{:>9} in memory in addition", bytes(self.packed_bytes)))?;
@@ -211,12 +196,9 @@ impl fmt::Display for ModelReport {
         f.write_str(&self.window_table())?;
         if let Some(free) = self.free_memory_bytes {
             let fitting = self.windows.iter().filter_map(|window| window.fitting_here.map(count));
-            let fitting = fitting.collect::<Vec<_>>().join(", ");
-            writeln!(
-                f,
-                "  windows that fit into the free memory of this machine ({}), by length: {fitting}",
-                bytes(free)
-            )?;
+            let (free, fitting) = (bytes(free), fitting.collect::<Vec<_>>().join(", "));
+            let what = "windows that fit into the free memory of this machine";
+            writeln!(f, "  {what} ({free}), by length: {fitting}")?;
         }
         writeln!(f, "\nsettings for a pipeline\n{}", self.settings())
     }
@@ -224,17 +206,14 @@ impl fmt::Display for ModelReport {
 
 impl ModelReport {
     fn visible_range(&self) -> String {
-        let Some(visible_range) = self.layer.visible_distances() else {
+        let Some(tokens) = self.layer.visible_distances().map(count) else {
             return "the whole window".to_owned();
         };
         let first = match self.layer.first_full_attention_layer {
             Some(index) => format!("layer {index} is the first that sees all"),
             None => "no layer sees all".to_owned(),
         };
-        format!(
-            "{} tokens back, and the far distance must be below that; {first}",
-            count(visible_range)
-        )
+        format!("{tokens} tokens back, and the far distance must be below that; {first}")
     }
 
     fn reads(&self) -> String {
@@ -256,13 +235,8 @@ impl ModelReport {
         }
         text.push_str("   windows that fit with a bf16 table\n");
         for window in &self.windows {
-            let _ = write!(
-                text,
-                "  {:>9}  {:>9}  {:>9}",
-                count(window.tokens),
-                bytes(window.cpu_bytes),
-                bytes(window.card_bytes)
-            );
+            let [cpu, gpu] = [window.cpu_bytes, window.card_bytes].map(bytes);
+            let _ = write!(text, "  {:>9}  {cpu:>9}  {gpu:>9}", count(window.tokens));
             for (_, fitting) in &window.fitting {
                 let _ = write!(text, "  {:>6}", count(*fitting));
             }

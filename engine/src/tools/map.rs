@@ -13,7 +13,7 @@ use std::fmt;
 use std::ops::Range;
 use std::time::Instant;
 
-use longsift_kernels::BlockShares;
+use longsift_kernels::{BlockShares, MAX_BLOCKS};
 use longsift_stages::contract::AttentionRequest;
 use longsift_stages::first_layer_attention::SampledRows;
 use longsift_stages::tokenize::EncodedText;
@@ -31,7 +31,7 @@ use crate::plan::Plan;
 use crate::plan::encoded::tokenize;
 use crate::report::page::text;
 use crate::run_directory::layout::RunDirectory;
-use blocks::{BlockAttentionMatrix, Cutting};
+use blocks::{BlockAttentionMatrix, ends_at, equal_ends};
 use layer::MappedLayer;
 
 const MAX_TEXT_CHARACTERS: usize = 160;
@@ -70,10 +70,12 @@ pub struct MapOptions {
 }
 
 impl MapOptions {
-    /// Division into blocks; `None` for even blocks, or the messages of a conversation.
-    fn cutting(&self) -> Option<Cutting> {
-        let boundaries = self.block_boundaries.clone().map(Cutting::Boundaries);
-        boundaries.or(self.block_tokens.map(|tokens| Cutting::Tokens(tokens as usize)))
+    /// Returns the ends of the blocks of `tokens` tokens (at least 1), ascending; the last is `tokens`.
+    fn ends(&self, tokens: usize) -> Result<Vec<usize>> {
+        match &self.block_boundaries {
+            Some(boundaries) => ends_at(boundaries, tokens),
+            None => equal_ends(tokens, self.block_tokens.map(|each| each as usize)),
+        }
     }
 }
 
@@ -184,16 +186,15 @@ pub(crate) fn map(
 /// Cuts the document into blocks, without BOS.
 fn cut(plan: &Plan, options: &MapOptions, source: &FoundDocument) -> Result<DocumentBlocks> {
     let Some(column) = &options.messages else {
-        let cutting = options.cutting().unwrap_or(Cutting::Even);
         return match source.document(plan)?.content {
             Err(problem) => Err(unusable(source, &problem.message)),
             Ok(DocumentContent::Tokens(ids)) => {
-                let ends = cutting.ends(ids.len())?;
+                let ends = options.ends(ids.len())?;
                 Ok(DocumentBlocks::new(ids, &ends, |_| None))
             }
             Ok(DocumentContent::Text(text)) => {
                 let encoded = encode(plan, source, &text)?;
-                let ends = cutting.ends(encoded.ids.len())?;
+                let ends = options.ends(encoded.ids.len())?;
                 Ok(DocumentBlocks::from_text(&encoded, &text, &ends))
             }
         };
@@ -211,13 +212,11 @@ fn cut(plan: &Plan, options: &MapOptions, source: &FoundDocument) -> Result<Docu
         joined(&messages)
     };
     let encoded = encode(plan, source, &text)?;
-    match options.cutting() {
-        Some(cutting) => {
-            let ends = cutting.ends(encoded.ids.len())?;
-            Ok(DocumentBlocks::from_text(&encoded, &text, &ends))
-        }
-        None => DocumentBlocks::from_messages(&encoded, &text, &messages, &starts),
+    if options.block_boundaries.is_none() && options.block_tokens.is_none() {
+        return DocumentBlocks::from_messages(&encoded, &text, &messages, &starts);
     }
+    let ends = options.ends(encoded.ids.len())?;
+    Ok(DocumentBlocks::from_text(&encoded, &text, &ends))
 }
 
 /// Joins the contents with line breaks. Returns the text and where each message begins.
@@ -294,12 +293,10 @@ impl DocumentBlocks {
         if empty > 0 {
             notes.push(format!("{} messages have no tokens and therefore no block", count(empty)));
         }
-        if ends.len() > longsift_kernels::MAX_BLOCKS {
-            let message = format!(
-                "the conversation has {} messages; a map has at most {} blocks",
-                count(ends.len() as u64),
-                count(longsift_kernels::MAX_BLOCKS as u64)
-            );
+        if ends.len() > MAX_BLOCKS {
+            let [messages, max] = [ends.len(), MAX_BLOCKS].map(|number| count(number as u64));
+            let message =
+                format!("the conversation has {messages} messages; a map has at most {max} blocks");
             let hint = "use `--block-tokens` instead";
             return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());
         }
@@ -406,12 +403,10 @@ fn check_memory(plan: &Plan, needed: u64, tokens: usize, blocks: usize) -> Resul
     if needed <= limit {
         return Ok(());
     }
+    let [tokens, blocks] = [tokens, blocks].map(|number| count(number as u64));
+    let [needed, limit] = [needed, limit].map(bytes);
     let message = format!(
-        "a map of {} tokens in {} blocks takes up to {}, more than the {} of `memory_limit_bytes`",
-        count(tokens as u64),
-        count(blocks as u64),
-        bytes(needed),
-        bytes(limit)
+        "a map of {tokens} tokens in {blocks} blocks takes up to {needed}, more than the {limit} of `memory_limit_bytes`"
     );
     let hint = "use fewer blocks or `--threads`, or raise `memory_limit_bytes`";
     Err(plan.spec.error("input.memory_limit_bytes", message).hint(hint).into())
@@ -475,13 +470,10 @@ impl fmt::Display for Map {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(formatter, "{}, {} row {}", quoted(&self.id), self.input_file, self.input_row)?;
         writeln!(formatter, "  {}", self.measured())?;
-        writeln!(
-            formatter,
-            "  peak memory {} in addition to the mapped table; {:.2} s, kernel {}",
-            bytes(self.memory_bytes),
-            self.seconds,
-            self.kernel
-        )?;
+        let Self { seconds, kernel, .. } = self;
+        let peak = bytes(self.memory_bytes);
+        write!(formatter, "  peak memory {peak} in addition to the mapped table; ")?;
+        writeln!(formatter, "{seconds:.2} s, kernel {kernel}")?;
         formatter.write_str(&text::text(&self.sections(), false))?;
         let number = self.blocks.len();
         if number <= MAX_MATRIX_BLOCKS {

@@ -4,85 +4,56 @@ use std::collections::BTreeMap;
 
 use crate::base::text::{bytes, count, line_safe};
 use crate::devices::survey::{DeviceSurvey, Survey};
-use crate::report::page::chart::over_time;
+use crate::report::page::chart::{Polls, over_time};
 use crate::report::page::{Block, CaptionedChart, KeyNumber, Page, Section};
 
-/// Maximum number of polls kept; beyond it every second one is dropped, so that the size of the page is bounded.
-const MAX_POLLS: usize = 240;
-
-#[derive(Debug, Default)]
-pub(crate) struct Monitor {
-    polls: Vec<Survey>,
-    /// One of `every` polls is kept.
-    every: u64,
-    seen: u64,
-}
-
-impl Monitor {
-    pub(crate) fn add(&mut self, survey: Survey) {
-        let every = self.every.max(1);
-        if self.seen.is_multiple_of(every) {
-            self.polls.push(survey);
-        }
-        self.seen += 1;
-        if self.polls.len() > MAX_POLLS {
-            let mut index = 0;
-            self.polls.retain(|_| {
-                index += 1;
-                index % 2 == 1
-            });
-            self.every = 2 * every;
+pub(crate) fn page(polls: &Polls<Survey>) -> String {
+    let mut devices: BTreeMap<&str, (Vec<&str>, Vec<&DeviceSurvey>)> = BTreeMap::new();
+    for poll in &polls.kept {
+        for device in &poll.devices {
+            let (times, polls) = devices.entry(&device.device).or_default();
+            times.push(&poll.time);
+            polls.push(device);
         }
     }
-
-    pub(crate) fn page(&self) -> String {
-        let mut devices: BTreeMap<&str, (Vec<&str>, Vec<&DeviceSurvey>)> = BTreeMap::new();
-        for poll in &self.polls {
-            for device in &poll.devices {
-                let (times, polls) = devices.entry(&device.device).or_default();
-                times.push(&poll.time);
-                polls.push(device);
-            }
-        }
-        let sections = devices.into_iter().enumerate().map(|(index, (device, (times, polls)))| {
-            let name = polls.first().map_or(String::new(), |poll| line_safe(&poll.name));
-            let chart = |title: &str, series: &[SurveySeries<'_>], shown: fn(u64) -> String| {
-                let values = series
-                    .iter()
-                    .map(|(name, of)| (*name, polls.iter().map(|poll| of(poll)).collect()));
-                let chart = over_time(title, &times, values.collect(), shown);
-                CaptionedChart::new(title, "", Block::Chart(chart))
-            };
-            let memory: [SurveySeries<'_>; 2] = [
-                ("used", |poll| poll.used_bytes.unwrap_or(0)),
-                ("reserved", |poll| poll.reserved_bytes),
-            ];
-            let busy: SurveySeries<'_> =
-                ("busy", |poll| poll.utilisation_percent.unwrap_or(0).into());
-            let flight: SurveySeries<'_> = ("windows", |poll| poll.in_flight as u64);
-            let mut charts = vec![chart("memory", &memory, bytes)];
-            if polls.iter().any(|poll| poll.utilisation_percent.is_some()) {
-                charts.push(chart("busy, %", &[busy], count));
-            }
-            charts.push(chart("windows in flight", &[flight], count));
-            let id = format!("device{index}");
-            Section::new(&id, &line_safe(device), &name, vec![Block::Charts(charts)])
-        });
-        let time = |poll: Option<&Survey>| poll.map_or(String::new(), |poll| poll.time.clone());
-        let page = Page {
-            title: "Devices of this machine".to_owned(),
-            kicker: format!(
-                "longsift devices · {} to {}",
-                time(self.polls.first()),
-                time(self.polls.last())
-            ),
-            lead: "Memory used by all programs, and memory reserved by longsift processes of this user."
-                .to_owned(),
-            tiles: vec![KeyNumber::new(count(self.seen), "refreshes")],
-            sections: sections.collect(),
+    let sections = devices.into_iter().enumerate().map(|(index, (device, (times, polls)))| {
+        let name = polls.first().map_or(String::new(), |poll| line_safe(&poll.name));
+        let chart = |title: &str, series: &[SurveySeries<'_>], shown: fn(u64) -> String| {
+            let values = series
+                .iter()
+                .map(|(name, of)| (*name, polls.iter().map(|poll| of(poll)).collect()));
+            let chart = over_time(title, &times, values.collect(), shown);
+            CaptionedChart::new(title, "", Block::Chart(chart))
         };
-        page.html()
-    }
+        let memory: [SurveySeries<'_>; 2] = [
+            ("used", |poll| poll.used_bytes.unwrap_or(0)),
+            ("reserved", |poll| poll.reserved_bytes),
+        ];
+        let busy: SurveySeries<'_> = ("busy", |poll| poll.utilisation_percent.unwrap_or(0).into());
+        let flight: SurveySeries<'_> = ("windows", |poll| poll.in_flight as u64);
+        let mut charts = vec![chart("memory", &memory, bytes)];
+        if polls.iter().any(|poll| poll.utilisation_percent.is_some()) {
+            charts.push(chart("busy, %", &[busy], count));
+        }
+        charts.push(chart("windows in flight", &[flight], count));
+        let id = format!("device{index}");
+        Section::new(&id, &line_safe(device), &name, vec![Block::Charts(charts)])
+    });
+    let time = |poll: Option<&Survey>| poll.map_or(String::new(), |poll| poll.time.clone());
+    let page = Page {
+        title: "Devices of this machine".to_owned(),
+        kicker: format!(
+            "longsift devices · {} to {}",
+            time(polls.kept.first()),
+            time(polls.kept.last())
+        ),
+        lead:
+            "Memory used by all programs, and memory reserved by longsift processes of this user."
+                .to_owned(),
+        tiles: vec![KeyNumber::new(count(polls.seen), "refreshes")],
+        sections: sections.collect(),
+    };
+    page.html()
 }
 
 type SurveySeries<'a> = (&'a str, fn(&DeviceSurvey) -> u64);
@@ -93,14 +64,14 @@ mod tests {
 
     #[test]
     fn polls_are_thinned_so_that_the_page_stays_small() {
-        let mut monitor = Monitor::default();
+        let mut polls = Polls::default();
         let survey = Survey::now(0.1);
         for minute in 0..5000 {
-            monitor.add(Survey { time: format!("{minute}"), ..survey.clone() });
+            polls.add(Survey { time: format!("{minute}"), ..survey.clone() });
         }
-        assert!((MAX_POLLS / 2..=MAX_POLLS).contains(&monitor.polls.len()));
-        let times: Vec<u64> = monitor.polls.iter().map(|poll| poll.time.parse().unwrap()).collect();
-        assert!(times.windows(2).all(|pair| pair[1] - pair[0] == monitor.every));
-        assert!(monitor.page().len() < 100_000);
+        assert!((120..240).contains(&polls.kept.len()));
+        let times: Vec<u64> = polls.kept.iter().map(|poll| poll.time.parse().unwrap()).collect();
+        assert!(times.windows(2).all(|pair| pair[1] - pair[0] == times[1]));
+        assert!(page(&polls).len() < 100_000);
     }
 }

@@ -42,16 +42,44 @@ pub fn page_names() -> Vec<&'static str> {
 pub fn stage_page(name: Option<&str>, width: usize, color: bool) -> Option<String> {
     let page = PageWriter { width: width.clamp(40, 200), color };
     let Some(name) = name else { return Some(page.list()) };
-    let known = page_names().into_iter().find(|known| *known == name)?;
-    Some(page.settings(known, settings_of(known)))
+    page_names().contains(&name).then(|| page.settings(name))
 }
 
-pub(super) fn settings_of(name: &str) -> &'static Value {
+/// A setting as reference pages describe it.
+pub(super) struct SettingText {
+    pub(super) key: &'static str,
+    /// Accepted values and the default.
+    pub(super) takes: String,
+    pub(super) doc: &'static str,
+    /// Named values with their meanings.
+    pub(super) names: Vec<(&'static str, &'static str)>,
+    /// Settings of an item of a list.
+    pub(super) items: Vec<Self>,
+}
+
+/// Returns the settings of a stage or section.
+pub(super) fn settings_of(name: &str) -> Vec<SettingText> {
     let root = schema::pipeline();
-    match schema::sections(root).find(|(section, _)| *section == name) {
-        Some((_, settings)) => settings,
-        None => schema::resolved(root, &root["properties"]["checks"]["items"]),
-    }
+    let section = schema::sections(root).find(|(section, _)| *section == name);
+    described(section.map_or(&root["properties"]["checks"]["items"], |(_, settings)| settings))
+}
+
+fn described(mapping: &'static Value) -> Vec<SettingText> {
+    let root = schema::pipeline();
+    let mapping = schema::resolved(root, mapping);
+    let setting = |(key, setting)| {
+        let (mut names, mut items) = (Vec::new(), Vec::new());
+        for kind in schema::kinds(root, setting) {
+            match kind {
+                ValueKind::Names(of) => names.extend(of),
+                ValueKind::List { items: of, .. } => items.extend(described(of)),
+                _ => {}
+            }
+        }
+        let takes = words::in_words(root, setting) + &default_in_words(mapping, key, setting);
+        SettingText { key, takes, doc: schema::description(setting), names, items }
+    };
+    schema::properties(mapping).filter(|(key, _)| *key != "stage").map(setting).collect()
 }
 
 /// Returns the full description of a stage or section: the doc comment of its settings.
@@ -106,17 +134,23 @@ impl PageWriter {
         out
     }
 
-    fn settings(&self, name: &str, settings: &Value) -> String {
+    fn settings(&self, name: &str) -> String {
         let mut out =
             format!("{}\n\n{}\n", self.strong(name), wrapped(&about(name), self.width, 0));
-        for (key, setting) in schema::properties(settings).filter(|(key, _)| *key != "stage") {
-            let takes = words::in_words(schema::pipeline(), setting);
-            let default = default_in_words(settings, key, setting);
-            let heading = wrapped(&format!("{key}: {takes}{default}"), self.width, 0);
+        for SettingText { key, takes, doc, names, items } in settings_of(name) {
+            let heading = wrapped(&format!("{key}: {takes}"), self.width, 0);
             let _ = writeln!(out, "\n{}", heading.replacen(key, &self.strong(key), 1));
-            let _ = writeln!(out, "{}", wrapped(schema::description(setting), self.width - 4, 4));
-            self.values(setting, &mut out);
-            self.items(setting, &mut out);
+            let _ = writeln!(out, "{}", wrapped(doc, self.width - 4, 4));
+            let column = names.iter().map(|(name, _)| name.width()).max().unwrap_or(0) + 8;
+            for (name, meaning) in names {
+                let text = wrapped(meaning, self.width.saturating_sub(column), column);
+                let gap = " ".repeat(column - 6 - name.width());
+                let _ = writeln!(out, "      {}{gap}{}", self.strong(name), text.trim_start());
+            }
+            for item in items {
+                let _ = writeln!(out, "\n    - {}: {}", self.strong(item.key), item.takes);
+                let _ = writeln!(out, "{}", wrapped(item.doc, self.width - 8, 8));
+            }
         }
         self.statistics(name, &mut out);
         out
@@ -137,40 +171,13 @@ impl PageWriter {
         }
     }
 
-    fn items(&self, setting: &Value, out: &mut String) {
-        let root = schema::pipeline();
-        for kind in schema::kinds(root, setting) {
-            let ValueKind::List { items, .. } = kind else { continue };
-            let item = schema::resolved(root, items);
-            for (key, setting) in schema::properties(item) {
-                let takes = words::in_words(root, setting);
-                let default = default_in_words(item, key, setting);
-                let _ = writeln!(out, "\n    - {}: {takes}{default}", self.strong(key));
-                let text = wrapped(schema::description(setting), self.width - 8, 8);
-                let _ = writeln!(out, "{text}");
-            }
-        }
-    }
-
-    fn values(&self, setting: &Value, out: &mut String) {
-        for kind in schema::kinds(schema::pipeline(), setting) {
-            let ValueKind::Names(names) = kind else { continue };
-            let column = names.iter().map(|(name, _)| name.width()).max().unwrap_or(0) + 8;
-            for (name, meaning) in names {
-                let text = wrapped(meaning, self.width.saturating_sub(column), column);
-                let gap = " ".repeat(column - 6 - name.width());
-                let _ = writeln!(out, "      {}{gap}{}", self.strong(name), text.trim_start());
-            }
-        }
-    }
-
     fn strong(&self, text: &str) -> String {
         if self.color { format!("\u{1b}[1m{text}\u{1b}[0m") } else { text.to_string() }
     }
 }
 
 /// Describes whether a setting is required, and its default.
-pub(super) fn default_in_words(settings: &Value, key: &str, setting: &Value) -> String {
+fn default_in_words(settings: &Value, key: &str, setting: &Value) -> String {
     match setting.get("default") {
         _ if schema::is_required(settings, key) => ", required".to_string(),
         Some(Value::String(text)) => format!(", default `{text}`"),

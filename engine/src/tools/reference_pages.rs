@@ -6,12 +6,11 @@ use clap::builder::PossibleValue;
 use clap::{Arg, ArgAction};
 use longsift_stages::contract::Kind as ColumnKind;
 use longsift_stages::{Role, StageSettings};
-use serde_json::Value;
 
-use super::reference::{about, default_in_words, page_names, schemas, settings_of};
+use super::reference::{SettingText, about, page_names, schemas, settings_of};
 use crate::base::error::EXIT_CODES;
 use crate::spec::rules::contract;
-use crate::spec::schema::{self, ValueKind, words};
+use crate::spec::schema;
 
 /// Returns the file name and the text of every page. `command`: the command line.
 pub fn pages(command: &clap::Command) -> Vec<(&'static str, String)> {
@@ -29,44 +28,23 @@ fn pipeline() -> String {
     );
     for name in page_names() {
         let _ = write!(out, "\n## {name}\n\n{}\n", escaped(&about(name)));
-        let settings = settings_of(name);
-        for (key, setting) in schema::properties(settings).filter(|(key, _)| *key != "stage") {
-            setting_of(settings, key, setting, "###", &format!("{name}."), &mut out);
-        }
+        write_settings(&settings_of(name), "###", &format!("{name}."), &mut out);
         statistics(name, &mut out);
     }
     out
 }
 
-fn setting_of(
-    settings: &Value,
-    key: &str,
-    setting: &Value,
-    heading: &str,
-    path: &str,
-    out: &mut String,
-) {
-    let root = schema::pipeline();
-    let takes = words::in_words(root, setting);
-    let default = default_in_words(settings, key, setting);
-    let _ = write!(out, "\n{heading} `{path}{key}`\n\n*{}{default}*\n", escaped(&takes));
-    let _ = write!(out, "\n{}\n", escaped(schema::description(setting)));
-    for kind in schema::kinds(root, setting) {
-        match kind {
-            ValueKind::Names(names) => {
-                out.push('\n');
-                for (name, meaning) in names {
-                    let _ = writeln!(out, "* `{name}`: {}", escaped(meaning).replace('\n', " "));
-                }
-            }
-            ValueKind::List { items, .. } => {
-                let item = schema::resolved(root, items);
-                for (inner, setting) in schema::properties(item) {
-                    setting_of(item, inner, setting, "####", &format!("{path}{key}[]."), out);
-                }
-            }
-            _ => {}
+fn write_settings(settings: &[SettingText], heading: &str, path: &str, out: &mut String) {
+    for SettingText { key, takes, doc, names, items } in settings {
+        let _ = write!(out, "\n{heading} `{path}{key}`\n\n*{}*\n", escaped(takes));
+        let _ = write!(out, "\n{}\n", escaped(doc));
+        if !names.is_empty() {
+            out.push('\n');
         }
+        for (name, meaning) in names {
+            let _ = writeln!(out, "* `{name}`: {}", escaped(meaning).replace('\n', " "));
+        }
+        write_settings(items, "####", &format!("{path}{key}[]."), out);
     }
 }
 

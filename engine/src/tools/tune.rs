@@ -19,7 +19,7 @@ use crate::devices::dispatch::terms::Policy;
 use crate::devices::scheduler::{Scheduler, SchedulerMessage};
 use crate::plan::Plan;
 use crate::plan::attention::Attention;
-use crate::report::page::chart::{LineChart, Polyline};
+use crate::report::page::chart::LineChart;
 use crate::report::page::numbers::{number, short_count};
 use crate::report::page::{Block, CaptionedChart, KeyNumber, Page, Section, text};
 
@@ -272,7 +272,7 @@ fn curve(across: &str, with: &str, points: &[Point], setting: fn(&Point) -> usiz
         let lines = LineChart {
             label: format!("{name} by {across}"),
             x_name: across.to_owned(),
-            lines: vec![Polyline { name: name.to_owned(), points }],
+            lines: vec![(name.to_owned(), points)],
             logarithmic: false,
             shown,
             shown_x: &number,

@@ -8,10 +8,7 @@ use serde::Serialize;
 
 use super::bins::BinSums;
 use super::choice::SelectionSettings;
-use crate::base::text::count;
 use crate::report::amount::Amount;
-use crate::report::page::numbers::share;
-use crate::report::page::{Block, Section};
 
 /// Number of bins in which scores are counted.
 const BINS: i64 = 256;
@@ -75,34 +72,6 @@ impl Scores {
 pub(super) fn is_exact(choice: &SelectionSettings) -> bool {
     let is_calibrated = choice.score.calibration.is_some();
     !is_calibrated && choice.filter.budgets.is_none() && !choice.terms.is_empty()
-}
-
-/// Renders the section of the page; `None` without amounts. `now`: kept by the run.
-pub(super) fn section(
-    amounts: &[OtherAmount],
-    now: Amount,
-    all: u64,
-    samples: &str,
-    run: &str,
-) -> Option<Section> {
-    let example = amounts.get(amounts.len() / 2)?.min_score;
-    let row = |name: String, kept: Amount| {
-        vec![name, count(kept.samples), share(kept.samples, all), count(kept.tokens)]
-    };
-    let mut rows: Vec<(u64, Vec<String>)> = amounts
-        .iter()
-        .map(|of| (of.kept.samples, row(of.min_score.to_string(), of.kept)))
-        .collect();
-    rows.push((now.samples, row("this run".to_owned(), now)));
-    rows.sort_by_key(|(kept, _)| *kept);
-    let rows = rows.into_iter().map(|(_, row)| row).collect();
-    let lead = format!(
-        "Exact counts of what this run would keep with `min_score` as its amount. \
-         `longsift whatif {run} --set stages.filter.min_score={example}` lists the change by group, and answers for every other \
-         setting: guards, weights and offsets change the scale of the scores."
-    );
-    let table = Block::table(["min_score", samples, "share", "tokens"], rows);
-    Some(Section::new("whatif", "Other amounts", &lead, vec![table]))
 }
 
 #[cfg(test)]

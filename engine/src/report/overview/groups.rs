@@ -12,9 +12,10 @@ use super::excerpts::{Excerpt, Texts, sample_excerpt};
 use super::gather::{GroupCounts, OUTCOMES, SampleOutcome};
 use super::picks::{Pick, PickKind};
 use crate::base::error::Result;
-use crate::base::text::{count, value_name};
+use crate::base::text::{count, line_safe, value_name};
 use crate::report::amount::Amount;
 use crate::run_directory::calibration::{CalibratedGroup, Calibration, GroupDrift};
+use crate::run_directory::dropped::NOT_SELECTED;
 
 /// Maximum number of groups shown separately.
 const MAX_GROUPS: usize = 24;
@@ -97,11 +98,10 @@ pub(super) fn build(
         }
         let own = |(name, bins): (&String, &BinSums<OUTCOMES>)| {
             let column = choice.column(name);
-            let text = |of: &std::borrow::Cow<'static, str>| of.to_string();
             GroupStatistic {
                 name: name.clone(),
-                doc: column.map_or(String::new(), |column| text(&column.doc)),
-                unit: column.map_or(String::new(), |column| text(&column.unit)),
+                doc: column.map_or(String::new(), |column| column.doc.to_string()),
+                unit: column.map_or(String::new(), |column| column.unit.to_string()),
                 bounds: known.map_or(Vec::new(), |known| choice.bounds(known, name)),
                 histogram: bins.histogram(),
             }
@@ -174,13 +174,21 @@ pub(super) fn short(value: &str) -> String {
     if letters.next().is_some() { name + "…" } else { name }
 }
 
-impl GroupReport {
-    pub(super) fn samples_in_all(&self) -> u64 {
-        self.kept.samples + self.not_selected.samples + self.refused.samples
+/// Describes the reason for which a sample is not kept.
+pub(super) fn in_words(reason: &str) -> String {
+    if reason == NOT_SELECTED {
+        "below the threshold".to_owned()
+    } else {
+        line_safe(&reason.replace('_', " "))
     }
+}
 
-    pub(super) fn tokens_in_all(&self) -> u64 {
-        self.kept.tokens + self.not_selected.tokens + self.refused.tokens
+impl GroupReport {
+    pub(super) fn all(&self) -> Amount {
+        let mut all = self.kept;
+        all.add(self.not_selected);
+        all.add(self.refused);
+        all
     }
 
     pub(super) fn name(&self) -> String {
@@ -190,7 +198,7 @@ impl GroupReport {
 
 impl fmt::Display for GroupReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [kept, all] = [self.kept.samples, self.samples_in_all()].map(count);
+        let [kept, all] = [self.kept.samples, self.all().samples].map(count);
         write!(f, "  {:<24} {kept:>14} of {all} kept", self.name())?;
         match self.thresholds.as_slice() {
             [Some(score)] => writeln!(f, ", score ≥ {score:.4}"),

@@ -6,16 +6,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::base::error::Result;
+use crate::report::page::chart::Polls;
 use crate::run_directory::events;
 use crate::run_directory::layout::RunDirectory;
-
-/// Maximum number of polls kept per device; beyond it every second one is dropped.
-const MAX_POLLS: usize = 240;
 
 /// Machine data from the events of the last run in a directory.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Machine {
-    pub(crate) devices: BTreeMap<String, Vec<DevicePoll>>,
+    pub(crate) devices: BTreeMap<String, Polls<DevicePoll>>,
     /// Number of other events, by name.
     pub(crate) steps: BTreeMap<String, u64>,
     /// Seconds by stage, in the order of their first use.
@@ -23,9 +21,6 @@ pub(crate) struct Machine {
     /// Whether a run has started since the last poll: its data replaces the earlier run's.
     #[serde(skip)]
     run_started: bool,
-    /// By device: the number of polls, and the distance between those that are kept.
-    #[serde(skip)]
-    polls: BTreeMap<String, (usize, usize)>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -75,33 +70,16 @@ impl Machine {
                     *self = Self::default();
                 }
                 for of in event.get("devices").and_then(Value::as_array).into_iter().flatten() {
-                    self.add_poll(text("time"), of);
+                    let name = of["device"].as_str().unwrap_or_default().to_owned();
+                    let poll = DevicePoll::deserialize(of).unwrap_or_default();
+                    let time = text("time").to_owned();
+                    self.devices.entry(name).or_default().add(DevicePoll { time, ..poll });
                 }
             }
             name if !name.is_empty() && !USUAL.contains(&name) => {
                 *self.steps.entry(name.to_owned()).or_default() += 1;
             }
             _ => {}
-        }
-    }
-
-    fn add_poll(&mut self, time: &str, of: &Value) {
-        let name = of["device"].as_str().unwrap_or_default().to_owned();
-        let (seen, every) = self.polls.entry(name.clone()).or_insert((0, 1));
-        *seen += 1;
-        if !(*seen - 1).is_multiple_of(*every) {
-            return;
-        }
-        let polls = self.devices.entry(name).or_default();
-        let poll = DevicePoll::deserialize(of).unwrap_or_default();
-        polls.push(DevicePoll { time: time.to_owned(), ..poll });
-        if polls.len() >= MAX_POLLS {
-            let mut index = 0;
-            polls.retain(|_| {
-                index += 1;
-                index % 2 == 1
-            });
-            *every *= 2;
         }
     }
 }
@@ -129,8 +107,9 @@ mod tests {
         let facts = json!({ "kept": 1, "seconds": [["score", 0.5]] });
         events::append(&directory, "selection_committed", facts).unwrap();
         let machine = Machine::from_events(&directory).unwrap();
-        let held: Vec<u64> = machine.devices["cpu"].iter().map(|poll| poll.held_bytes).collect();
-        assert!(held.len() < MAX_POLLS && held.len() > 100, "{}", held.len());
+        let held: Vec<u64> =
+            machine.devices["cpu"].kept.iter().map(|poll| poll.held_bytes).collect();
+        assert!(held.len() < 240 && held.len() > 100, "{}", held.len());
         assert!(held.windows(2).all(|pair| pair[1] - pair[0] == held[1]), "{held:?}");
         assert_eq!(machine.steps, BTreeMap::from([("memory_wait".to_owned(), 1)]));
         assert_eq!(machine.seconds, [("score".to_owned(), 0.5)]);

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::drawings::{self, COLOURS, WaterfallStep};
-use super::groups::{self, GroupReport, GroupStatistic, ShownSample};
+use super::groups::{self, GroupReport, GroupStatistic, ShownSample, in_words};
 use super::machine::DevicePoll;
 use super::picks::{KINDS, SEED};
-use super::{Means, Overview, amounts, rejected};
+use super::{Means, Overview, rejected};
 use crate::base::text::{bytes, count, line_safe, shell_word};
+use crate::report::amount::Amount;
 use crate::report::page::chart::list;
-use crate::report::page::numbers::{number_or_dash, percent, share};
+use crate::report::page::numbers::{number, or_dash, percent, share};
 use crate::report::page::{Bars, Block, CaptionedChart, KeyNumber, Page, SampleText, Section};
 use crate::run_directory::calibration::{GroupDrift, moved_most};
 use crate::run_directory::dropped::NOT_SELECTED;
@@ -60,7 +61,7 @@ impl Overview {
         sections.push(self.texts());
         sections.extend(self.drift());
         let run = shell_word(&self.run_directory);
-        sections.extend(amounts::section(&self.amounts, kept, all.samples, samples, &run));
+        sections.extend(self.other_amounts(&run));
         sections.push(self.machine());
         sections.extend(self.quarantine());
         sections.push(self.repeat());
@@ -146,15 +147,15 @@ impl Overview {
     }
 
     fn score_of(&self, group: &GroupReport) -> Option<CaptionedChart> {
-        let (kept, all) = (group.kept, group.samples_in_all());
+        let (kept, all) = (group.kept, group.all());
         let mut caption = format!(
             "{} of {} kept ({}), {} rejected; {} of {} tokens",
             count(kept.samples),
-            count(all),
-            share(kept.samples, all),
+            count(all.samples),
+            share(kept.samples, all.samples),
             count(group.refused.samples),
             count(kept.tokens),
-            count(group.tokens_in_all())
+            count(all.tokens)
         );
         if group.others {
             let groups = count(self.groups_together);
@@ -264,7 +265,7 @@ impl Overview {
         if let Some(reason) = &sample.reason {
             let _ = write!(why, "; {}", line_safe(reason));
         }
-        let chip = |(name, value): (&String, &Option<f64>)| (name.clone(), number_or_dash(*value));
+        let chip = |(name, value): (&String, &Option<f64>)| (name.clone(), or_dash(*value, number));
         let tokens = self.settings["input"]["tokens_column"].is_string();
         let excerpt = sample.text.as_ref().map(|text| {
             let unit = if tokens { "tokens" } else { "characters" };
@@ -297,8 +298,8 @@ impl Overview {
                 count(of.count),
                 percent(of.kept_fraction),
                 percent(of.calibrated_kept_fraction),
-                of.stability_index.map_or_else(|| "–".to_owned(), |index| format!("{index:.3}")),
-                max.map_or_else(|| "–".to_owned(), |(name, shift)| format!("{name} {shift:+.2}")),
+                or_dash(of.stability_index, |index| format!("{index:.3}")),
+                or_dash(max, |(name, shift)| format!("{name} {shift:+.2}")),
             ]
         };
         let header = [
@@ -316,9 +317,30 @@ impl Overview {
         Some(Section::new("drift", "Drift", lead, vec![table]))
     }
 
+    /// Lists what other minimum scores would keep; `None` if it cannot be counted.
+    fn other_amounts(&self, run: &str) -> Option<Section> {
+        let all = self.all().samples;
+        let example = self.amounts.get(self.amounts.len() / 2)?.min_score;
+        let others = self.amounts.iter().map(|of| (of.min_score.to_string(), of.kept));
+        let mut rows: Vec<(String, Amount)> =
+            others.chain([("this run".to_owned(), self.kept)]).collect();
+        rows.sort_by_key(|(_, kept)| kept.samples);
+        let row = |(name, kept): (String, Amount)| {
+            vec![name, count(kept.samples), share(kept.samples, all), count(kept.tokens)]
+        };
+        let header = ["min_score", self.samples(), "share", "tokens"];
+        let table = Block::table(header, rows.into_iter().map(row).collect());
+        let lead = format!(
+            "Exact counts of what this run would keep with `min_score` as its amount. \
+             `longsift whatif {run} --set stages.filter.min_score={example}` lists the change by group, and answers for every other \
+             setting: guards, weights and offsets change the scale of the scores."
+        );
+        Some(Section::new("whatif", "Other amounts", &lead, vec![table]))
+    }
+
     fn machine(&self) -> Section {
         let mut blocks = Vec::new();
-        let devices = self.machine.devices.iter();
+        let devices = self.machine.devices.iter().map(|(device, polls)| (device, &polls.kept));
         let devices = devices.filter(|(_, polls)| polls.iter().any(DevicePoll::has_memory));
         let chart = |(device, polls): (&String, &Vec<DevicePoll>)| {
             let chart = Block::Chart(drawings::memory(device, polls));

@@ -39,12 +39,12 @@ pub(crate) const KINDS: [(PickKind, &str); 5] = [
     (PickKind::LeftOut, "Below the threshold, at random"),
 ];
 
+/// Sort key: a number, of which the lowest are shown, then the index of the unit, row and window.
+type SortKey = (f64, (usize, u64, Option<u32>));
+
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Pick {
-    /// Sort key: the lowest are shown.
-    order: f64,
-    /// Index of the unit, row and window; of equal keys the first is shown.
-    at: (usize, u64, Option<u32>),
+    key: SortKey,
     pub(super) id: String,
     pub(super) group: Option<String>,
     pub(super) location: WindowLocation,
@@ -57,11 +57,11 @@ pub(super) struct Pick {
 
 impl Pick {
     pub(super) fn unit(&self) -> usize {
-        self.at.0
+        self.key.1.0
     }
 
     pub(super) fn window(&self) -> Option<u32> {
-        self.at.2
+        self.key.1.2
     }
 }
 
@@ -101,15 +101,12 @@ impl Picks {
 
     fn put(&mut self, kind: PickKind, order: f64, sample: Candidate<'_>) {
         let Candidate { unit, row, location, tokens } = sample;
-        let (picks, at) = (&mut self.0[kind as usize], (unit, row.input_row, row.window));
-        if picks.len() == SAMPLES_PER_KIND
-            && picks.last().is_some_and(|last| before(last.order, last.at, order, at))
-        {
+        let (picks, key) = (&mut self.0[kind as usize], (order, (unit, row.input_row, row.window)));
+        if picks.get(SAMPLES_PER_KIND - 1).is_some_and(|last| before(&last.key, &key)) {
             return;
         }
         let pick = Pick {
-            order,
-            at,
+            key,
             id: row.id.to_owned(),
             group: row.group.map(str::to_owned),
             location,
@@ -125,9 +122,7 @@ impl Picks {
     /// Adds the candidates of another part of the same group.
     pub(super) fn append(&mut self, other: Self) {
         for (picks, more) in self.0.iter_mut().zip(other.0) {
-            for pick in more {
-                insert(picks, pick);
-            }
+            more.into_iter().for_each(|pick| insert(picks, pick));
         }
     }
 
@@ -136,7 +131,7 @@ impl Picks {
         let mut shown: Vec<(PickKind, Pick)> = Vec::new();
         for ((kind, _), picks) in KINDS.into_iter().zip(self.0) {
             for pick in picks {
-                if shown.iter().all(|(_, other)| other.at != pick.at) {
+                if shown.iter().all(|(_, other)| other.key.1 != pick.key.1) {
                     shown.push((kind, pick));
                 }
             }
@@ -145,17 +140,12 @@ impl Picks {
     }
 }
 
-fn before(
-    one: f64,
-    one_at: (usize, u64, Option<u32>),
-    other: f64,
-    other_at: (usize, u64, Option<u32>),
-) -> bool {
-    one.total_cmp(&other).then(one_at.cmp(&other_at)) == Ordering::Less
+fn before(one: &SortKey, other: &SortKey) -> bool {
+    one.0.total_cmp(&other.0).then(one.1.cmp(&other.1)) == Ordering::Less
 }
 
 fn insert(picks: &mut Vec<Pick>, pick: Pick) {
-    let index = picks.partition_point(|other| before(other.order, other.at, pick.order, pick.at));
+    let index = picks.partition_point(|other| before(&other.key, &pick.key));
     picks.insert(index, pick);
     picks.truncate(SAMPLES_PER_KIND);
 }

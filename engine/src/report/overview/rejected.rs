@@ -6,10 +6,10 @@ use serde::Serialize;
 
 use super::excerpts::Texts;
 use super::gather::GroupCounts;
-use super::groups;
+use super::groups::{self, in_words};
 use super::picks::{Pick, Picks};
 use crate::base::error::Result;
-use crate::base::text::{count, line_safe};
+use crate::base::text::count;
 use crate::dataset::documents::DocumentContent;
 use crate::plan::Plan;
 use crate::plan::encoded::tokenize;

@@ -1,6 +1,7 @@
 //! Charts with axes: columns over a range or an index, and lines.
 
 use askama::Template;
+use serde::Serialize;
 
 use super::drawing::{Drawing, Swatch, colour, px};
 use super::numbers::{Axis, number};
@@ -76,12 +77,8 @@ pub(crate) struct ColumnChart<'a> {
     pub(crate) marks: Vec<Tick>,
 }
 
-/// A line through points `(x, y)`.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Polyline {
-    pub(crate) name: String,
-    pub(crate) points: Vec<(f64, f64)>,
-}
+/// Name of a line, and its points `(x, y)`.
+pub(crate) type Polyline = (String, Vec<(f64, f64)>);
 
 pub(crate) struct LineChart<'a> {
     pub(crate) label: String,
@@ -107,9 +104,8 @@ pub(crate) const BY_POSITION: &str = "_by_position";
 /// Draws statistic `name`, a list of numbers, for each series: lines over positions, otherwise columns.
 pub(crate) fn list(name: &str, series: &[(&str, &str)], lists: &[&[f64]]) -> Chart {
     if name.ends_with(BY_POSITION) {
-        let line = |((name, _), list): (&(&str, &str), &&[f64])| Polyline {
-            name: (*name).to_owned(),
-            points: (0_u32..).map(f64::from).zip(list.iter().copied()).collect(),
+        let line = |((name, _), list): (&(&str, &str), &&[f64])| {
+            ((*name).to_owned(), (0_u32..).map(f64::from).zip(list.iter().copied()).collect())
         };
         return LineChart {
             label: name.to_owned(),
@@ -210,15 +206,15 @@ impl LineChart<'_> {
         let height = f64::from(HEIGHT);
         let (x, y) = self.axes();
         let mut layer = Drawing::new(HEIGHT);
-        let with_dots = self.lines.iter().all(|line| line.points.len() <= 40);
-        for (line, stroke) in self.lines.iter().zip(colour::SERIES.into_iter().cycle()) {
+        let with_dots = self.lines.iter().all(|(_, points)| points.len() <= 40);
+        for ((name, line), stroke) in self.lines.iter().zip(colour::SERIES.into_iter().cycle()) {
             let position =
                 |(at, value): &(f64, f64)| (x.position(*at), height * (1.0 - y.position(*value)));
-            let points: Vec<(f64, f64)> = line.points.iter().map(position).collect();
-            layer.line(&points, stroke, &line.name);
-            for ((at, value), point) in line.points.iter().zip(points).filter(|_| with_dots) {
+            let points: Vec<(f64, f64)> = line.iter().map(position).collect();
+            layer.line(&points, stroke, name);
+            for ((at, value), point) in line.iter().zip(points).filter(|_| with_dots) {
                 let (at, value) = ((self.shown_x)(*at), (self.shown)(*value));
-                layer.dot(point, stroke, format!("{}, {at}: {value}", line.name));
+                layer.dot(point, stroke, format!("{name}, {at}: {value}"));
             }
         }
         let swatches = self.lines.iter().zip(colour::SERIES.into_iter().cycle());
@@ -231,7 +227,7 @@ impl LineChart<'_> {
         }
         Chart {
             label: self.label,
-            legend: swatches.map(|(line, stroke)| Swatch::new(&line.name, stroke)).collect(),
+            legend: swatches.map(|((name, _), stroke)| Swatch::new(name, stroke)).collect(),
             x_ticks,
             y_ticks: y_ticks(&y, self.shown),
             x_name: self.x_name,
@@ -242,7 +238,7 @@ impl LineChart<'_> {
 
     /// Returns the x values of all points if they are few.
     fn x_values(&self) -> Option<Vec<f64>> {
-        let points = self.lines.iter().flat_map(|line| &line.points);
+        let points = self.lines.iter().flat_map(|(_, points)| points);
         let mut values: Vec<f64> = points.map(|point| point.0).collect();
         values.sort_by(f64::total_cmp);
         values.dedup();
@@ -251,7 +247,7 @@ impl LineChart<'_> {
 
     fn axes(&self) -> (Axis, Axis) {
         let range = |coordinate: fn(&(f64, f64)) -> f64| {
-            let values = self.lines.iter().flat_map(|line| &line.points).map(coordinate);
+            let values = self.lines.iter().flat_map(|(_, points)| points).map(coordinate);
             values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
                 (low.min(value), high.max(value))
             })
@@ -285,6 +281,32 @@ fn y_ticks(axis: &Axis, shown: &dyn Fn(f64) -> String) -> Vec<Tick> {
     ticks
 }
 
+const MAX_POLLS: usize = 240;
+
+/// Polls of devices, of which every second one is dropped at [`MAX_POLLS`], so that the size of a page is bounded.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(transparent)]
+pub(crate) struct Polls<T> {
+    pub(crate) kept: Vec<T>,
+    #[serde(skip)]
+    pub(crate) seen: u64,
+    #[serde(skip)]
+    halvings: u32,
+}
+
+impl<T> Polls<T> {
+    pub(crate) fn add(&mut self, poll: T) {
+        if self.seen.is_multiple_of(1 << self.halvings) {
+            self.kept.push(poll);
+        }
+        self.seen += 1;
+        if self.kept.len() == MAX_POLLS {
+            self.kept = std::mem::take(&mut self.kept).into_iter().step_by(2).collect();
+            self.halvings += 1;
+        }
+    }
+}
+
 /// Draws series over the polls of a device, from the first to the last. `times`: UTC, with the date.
 pub(crate) fn over_time(
     label: &str,
@@ -294,7 +316,7 @@ pub(crate) fn over_time(
 ) -> Chart {
     let line = |(name, values): (&str, Vec<u64>)| {
         let points = (0_u32..).map(f64::from).zip(values.into_iter().map(|value| value as f64));
-        Polyline { name: name.to_owned(), points: points.collect() }
+        (name.to_owned(), points.collect())
     };
     let lines = LineChart {
         label: label.to_owned(),
@@ -375,7 +397,7 @@ mod tests {
     }
 
     fn lines(logarithmic: bool, points: &[(f64, f64)]) -> LineChart<'static> {
-        let lines = vec![Polyline { name: "<a>".to_owned(), points: points.to_vec() }];
+        let lines = vec![("<a>".to_owned(), points.to_vec())];
         let (label, x_name) = ("label".to_owned(), "tokens".to_owned());
         LineChart { label, x_name, lines, logarithmic, shown: &number, shown_x: &number }
     }

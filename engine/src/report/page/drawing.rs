@@ -27,12 +27,12 @@ pub(crate) struct Drawing {
     shapes: Vec<Shape>,
 }
 
-/// A shape; `x` counts thousandths of the width.
+/// A shape with formatted lengths; `x` counts thousandths of the width.
 #[derive(Clone, Debug, PartialEq)]
 enum Shape {
-    Rect { x: f64, y: f64, width: f64, height: f64, fill: String, title: String },
+    Rect { x: String, y: String, width: String, height: String, fill: String, title: String },
     Area { d: String, fill: String, title: String },
-    Line { d: String, stroke: &'static str, width: f64, dashed: bool, title: String },
+    Line { d: String, stroke: &'static str, width: &'static str, dashed: bool, title: String },
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -59,18 +59,6 @@ pub(super) fn px(length: f64) -> String {
     text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
 }
 
-mod filters {
-    #![expect(
-        clippy::trivially_copy_pass_by_ref,
-        clippy::unnecessary_wraps,
-        reason = "signature of template filters"
-    )]
-
-    pub(super) fn px(length: &f64, _: &dyn askama::Values) -> askama::Result<String> {
-        Ok(super::px(*length))
-    }
-}
-
 /// Width of a drawing in its own units.
 const UNITS: f64 = 1000.0;
 /// Minimum width of a visible amount in these units.
@@ -92,6 +80,7 @@ impl Drawing {
         if to > from {
             let width = (UNITS * (to - from)).max(MIN_WIDTH);
             let x = (UNITS * from).min(UNITS - width).max(0.0);
+            let [x, y, width, height] = [x, y, width, height].map(px);
             let (fill, title) = (fill.to_owned(), title.into());
             self.shapes.push(Shape::Rect { x, y, width, height, fill, title });
         }
@@ -123,7 +112,7 @@ impl Drawing {
             let command = if index == 0 { 'M' } else { 'L' };
             let _ = write!(d, "{command}{:.1} {y:.1}", UNITS * x);
         }
-        self.stroke(d, stroke, 1.5, title);
+        self.stroke(d, stroke, "1.5", title);
     }
 
     /// Adds a dot, which keeps its shape when the drawing is stretched.
@@ -133,7 +122,7 @@ impl Drawing {
         stroke: &'static str,
         title: impl Into<String>,
     ) {
-        self.stroke(format!("M{:.1} {y:.1}h0", UNITS * x), stroke, 7.0, title);
+        self.stroke(format!("M{:.1} {y:.1}h0", UNITS * x), stroke, "7", title);
     }
 
     /// Adds an arc between two points of the bottom; its height is proportional to its width.
@@ -150,17 +139,23 @@ impl Drawing {
         let middle = UNITS * f64::midpoint(from, to);
         let (from, to) = (UNITS * from, UNITS * to);
         let d = format!("M{from:.1} {bottom}Q{middle:.1} {top:.1} {to:.1} {bottom}");
-        self.stroke(d, stroke, 1.2, title);
+        self.stroke(d, stroke, "1.2", title);
     }
 
     /// Adds a dashed line from top to bottom.
     pub(crate) fn mark(&mut self, x: f64) {
         let d = format!("M{:.1} 0v{}", UNITS * x, self.height);
         let (stroke, title) = (colour::VERMILLION, String::new());
-        self.shapes.push(Shape::Line { d, stroke, width: 1.5, dashed: true, title });
+        self.shapes.push(Shape::Line { d, stroke, width: "1.5", dashed: true, title });
     }
 
-    fn stroke(&mut self, d: String, stroke: &'static str, width: f64, title: impl Into<String>) {
+    fn stroke(
+        &mut self,
+        d: String,
+        stroke: &'static str,
+        width: &'static str,
+        title: impl Into<String>,
+    ) {
         let title = title.into();
         self.shapes.push(Shape::Line { d, stroke, width, dashed: false, title });
     }

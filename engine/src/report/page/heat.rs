@@ -3,7 +3,7 @@
 use std::iter;
 
 use super::drawing::Swatch;
-use super::numbers::number;
+use super::numbers::{number, or_dash};
 
 /// Maximum number of columns whose cells show numbers, on a wide screen and on a phone.
 const MAX_NUMBERED_COLUMNS: usize = 16;
@@ -98,9 +98,7 @@ impl ColourScale {
 impl HeatMap {
     /// Returns the values as header and rows of a table.
     pub(crate) fn table(&self) -> (Vec<String>, Vec<Vec<String>>) {
-        let shown = |value: &Option<f64>| {
-            value.map_or_else(|| "–".to_owned(), |value| self.scale.shown(value))
-        };
+        let shown = |value: &Option<f64>| or_dash(*value, |value| self.scale.shown(value));
         let row = |(name, values): &(String, Vec<Option<f64>>)| {
             iter::once(name.clone()).chain(values.iter().map(shown)).collect()
         };

@@ -25,8 +25,9 @@ pub(crate) fn number(value: f64) -> String {
     }
 }
 
-pub(crate) fn number_or_dash(value: Option<f64>) -> String {
-    value.map_or_else(|| "–".to_owned(), number)
+/// Formats a value; a missing one becomes a dash.
+pub(crate) fn or_dash<T>(value: Option<T>, text: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| "–".to_owned(), text)
 }
 
 /// Formats a count for the ticks of an axis: `12,000`, `1.5 M`.

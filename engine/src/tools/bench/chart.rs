@@ -15,12 +15,8 @@ use crate::tools::bench::Bench;
 /// Maximum number of lines of a chart, limited by distinguishable colours.
 const MAX_LINES: usize = 4;
 
-struct ChartPanel<'a> {
-    group: &'a str,
-    unit: &'a str,
-    at_unit: &'a str,
-    measurements: Vec<&'a Measurement>,
-}
+/// Measurements of one group, unit and axis.
+struct ChartPanel<'a>(Vec<&'a Measurement>);
 
 #[derive(Template)]
 #[template(path = "charts.svg", escape = "html")]
@@ -65,7 +61,7 @@ pub(crate) fn page(bench: &Bench) -> Page {
     let mut groups: Vec<(&str, Vec<CaptionedChart>)> = Vec::new();
     for panel in panels(bench) {
         // `kernel` and `kernel, 32 heads` share a section.
-        let name = panel.group.split(',').next().unwrap_or_default();
+        let name = panel.0[0].group.split(',').next().unwrap_or_default();
         match groups.iter_mut().find(|(known, _)| *known == name) {
             Some((_, charts)) => charts.push(panel.captioned()),
             None => groups.push((name, vec![panel.captioned()])),
@@ -112,61 +108,49 @@ pub(crate) fn page(bench: &Bench) -> Page {
 fn panels(bench: &Bench) -> Vec<ChartPanel<'_>> {
     let mut panels: Vec<ChartPanel<'_>> = Vec::new();
     for measurement in &bench.measurements {
-        let Measurement { group, unit, at_unit, .. } = measurement;
-        let fits = |panel: &&mut ChartPanel<'_>| {
-            (panel.group, panel.unit, panel.at_unit) == (*group, *unit, *at_unit)
-        };
-        match panels.iter_mut().find(fits) {
-            Some(panel) => panel.measurements.push(measurement),
-            None => {
-                panels.push(ChartPanel { group, unit, at_unit, measurements: vec![measurement] });
-            }
+        let axes = |of: &Measurement| (of.group, of.unit, of.at_unit);
+        match panels.iter_mut().find(|panel| axes(panel.0[0]) == axes(measurement)) {
+            Some(panel) => panel.0.push(measurement),
+            None => panels.push(ChartPanel(vec![measurement])),
         }
     }
     panels.into_iter().flat_map(ChartPanel::split).collect()
 }
 
-impl<'a> ChartPanel<'a> {
+impl ChartPanel<'_> {
     /// Splits into panels of at most [`MAX_LINES`] lines.
     fn split(self) -> Vec<Self> {
-        let Self { group, unit, at_unit, measurements } = self;
-        let series: BTreeSet<&str> =
-            measurements.iter().map(|measurement| measurement.series.as_str()).collect();
+        let series: BTreeSet<&str> = self.0.iter().map(|of| of.series.as_str()).collect();
         let series: Vec<&str> = series.into_iter().collect();
         let of = |some: &[&str]| {
-            let own = measurements.iter().copied();
-            let own: Vec<&'a Measurement> =
-                own.filter(|measurement| some.contains(&measurement.series.as_str())).collect();
-            Self { group, unit, at_unit, measurements: own }
+            Self(self.0.iter().copied().filter(|of| some.contains(&of.series.as_str())).collect())
         };
         series.chunks(MAX_LINES).map(of).collect()
     }
 
     fn title(&self) -> String {
-        format!("{}, {}", self.group, self.unit)
+        format!("{}, {}", self.0[0].group, self.0[0].unit)
     }
 
     fn lines(&self) -> Vec<Polyline> {
         let mut lines: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
-        for measurement in &self.measurements {
+        for measurement in &self.0 {
             lines.entry(&measurement.series).or_default().push((measurement.at, measurement.value));
         }
-        let line =
-            |(name, points): (&str, Vec<(f64, f64)>)| Polyline { name: line_safe(name), points };
-        lines.into_iter().map(line).collect()
+        lines.into_iter().map(|(name, points)| (line_safe(name), points)).collect()
     }
 
     fn has_lines(&self) -> bool {
-        self.lines().iter().any(|line| line.points.len() > 1)
+        self.lines().iter().any(|(_, points)| points.len() > 1)
     }
 
     fn chart(&self) -> Chart {
         let lines = LineChart {
             label: self.title(),
-            x_name: self.at_unit.to_owned(),
+            x_name: self.0[0].at_unit.to_owned(),
             lines: self.lines(),
             logarithmic: true,
-            shown: &|value| shown(value, self.unit),
+            shown: &|value| shown(value, self.0[0].unit),
             shown_x: &number,
         };
         lines.chart()
@@ -176,7 +160,7 @@ impl<'a> ChartPanel<'a> {
         if self.has_lines() {
             return CaptionedChart::new(self.title(), "", Block::Chart(self.chart()));
         }
-        let values = self.measurements.iter().map(|measurement| measurement.value);
+        let values = self.0.iter().map(|measurement| measurement.value);
         let largest = values.fold(f64::MIN_POSITIVE, f64::max);
         let bar = |measurement: &&Measurement| {
             let at = format!("{} {}", count(measurement.at as u64), measurement.at_unit);
@@ -184,7 +168,7 @@ impl<'a> ChartPanel<'a> {
             let value = shown(measurement.value, measurement.unit);
             Bar::new(name, value, colour::BLUE, (0.0, measurement.value / largest))
         };
-        let rows = self.measurements.iter().map(bar).collect();
+        let rows = self.0.iter().map(bar).collect();
         CaptionedChart::new(self.title(), "", Block::Bars(Bars { rows, ..Bars::default() }))
     }
 }

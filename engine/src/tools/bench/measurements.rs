@@ -44,10 +44,8 @@ impl BenchOptions {
     pub fn problem(&self) -> Option<Diagnostic> {
         let wrong = |name: &str, values: &[usize], max: usize| {
             let wrong = values.iter().find(|value| !(1..=max).contains(*value))?;
-            let message = format!(
-                "`{name}`: expected a number between 1 and {}, got {wrong}",
-                count(max as u64)
-            );
+            let max = count(max as u64);
+            let message = format!("`{name}`: expected a number between 1 and {max}, got {wrong}");
             Some(Diagnostic::error(Blame::Pipeline, message))
         };
         wrong("--windows", &self.windows, 1 << 20)
@@ -70,15 +68,9 @@ pub struct Measurement {
 
 impl fmt::Display for Measurement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{:<18} {:<24} {:>12} {:<10} {:>12}",
-            self.group,
-            self.series,
-            count(self.at as u64),
-            self.at_unit,
-            shown(self.value, self.unit)
-        )
+        let Self { group, series, at, at_unit, value, unit } = self;
+        let (at, value) = (count(*at as u64), shown(*value, unit));
+        write!(f, "{group:<18} {series:<24} {at:>12} {at_unit:<10} {value:>12}")
     }
 }
 

@@ -29,10 +29,7 @@ pub(super) fn measure_stages(plan: &Plan, measurements: &mut Measurements<'_>) -
         tokenize(plan, &documents, measurements)?;
         recurrence(encoder, &documents, measurements)?;
     }
-    match &plan.attention {
-        Some(attention) => table(attention, measurements),
-        None => Ok(()),
-    }
+    plan.attention.as_ref().map_or(Ok(()), |attention| table(attention, measurements))
 }
 
 fn tokenize(
@@ -181,6 +178,8 @@ fn table(attention: &Attention, measurements: &mut Measurements<'_>) -> Result<(
 
 #[derive(Clone, Copy)]
 struct RunParameters {
+    group: &'static str,
+    at: (f64, &'static str),
     window: Option<usize>,
     threads: usize,
     rows: u64,
@@ -204,35 +203,31 @@ pub(super) fn measure_runs(
     let counts = [4, 2, 1].map(|part| rows.div_ceil(part));
     let parts = counts.into_iter().zip(bytes_of_first(&plan, counts)?);
     let parts: Vec<_> = parts
-        .map(|(rows, text_bytes)| RunParameters { window: None, threads, rows, text_bytes })
+        .map(|(rows, text_bytes)| {
+            let (group, at) = ("run by documents", (rows as f64, "documents"));
+            RunParameters { group, at, window: None, threads, rows, text_bytes }
+        })
         .collect();
     drop(plan);
     let whole = parts[2];
     let windows = options.windows.iter().filter(|window| **window as u64 <= longest);
     let windows = windows.map(|window| {
-        let setting = RunParameters { window: Some(*window), ..whole };
-        ("run by window", (*window as f64, "tokens"), setting)
+        let (group, at) = ("run by window", (*window as f64, "tokens"));
+        RunParameters { group, at, window: Some(*window), ..whole }
     });
     let counts = std::iter::successors(Some(1), |count| Some(count * 2));
     let counts = counts.take_while(|count| *count <= threads).map(|threads| {
-        ("run by threads", (threads as f64, "threads"), RunParameters { threads, ..whole })
+        let (group, at) = ("run by threads", (threads as f64, "threads"));
+        RunParameters { group, at, threads, ..whole }
     });
-    let parts = parts
-        .iter()
-        .map(|setting| ("run by documents", (setting.rows as f64, "documents"), *setting));
-    let all: Vec<_> = windows.chain(counts).chain(parts).collect();
+    let all: Vec<RunParameters> = windows.chain(counts).chain(parts).collect();
     measurements.progress.phase("run", (all.len() * options.repeats().max(1)) as u64);
-    for (group, at, setting) in all {
-        measure_run(pipeline, group, at, setting, measurements)?;
-    }
-    Ok(())
+    all.into_iter().try_for_each(|setting| measure_run(pipeline, setting, measurements))
 }
 
 /// Runs the pipeline once per repetition and adds the median time, tokens per second and the peak memory.
 fn measure_run(
     pipeline: &Path,
-    group: &'static str,
-    at: (f64, &'static str),
     setting: RunParameters,
     measurements: &mut Measurements<'_>,
 ) -> Result<()> {
@@ -248,7 +243,7 @@ fn measure_run(
     }
     let memory = summaries.iter().filter_map(|summary| summary.peak_memory_bytes).max();
     let mut add = |series: &str, value: f64, unit| {
-        measurements.add(group, series.to_owned(), at, value, unit);
+        measurements.add(setting.group, series.to_owned(), setting.at, value, unit);
     };
     add("time", middle.seconds, "s");
     add("scored", middle.tokens_scored as f64 / middle.seconds, "tokens/s");

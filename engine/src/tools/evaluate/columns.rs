@@ -86,7 +86,7 @@ pub(super) fn results(
     statistics: &[OrientedStatistic],
     values: &[Vec<Option<f64>>],
 ) -> ColumnResults {
-    let (origins, categories) = (&windows.measured.origins, windows.measured.categories.len());
+    let origins = &windows.measured.origins;
     let document = |window: usize| (origins[window].category, origins[window].document);
     let of_whole = |window: usize| {
         let (category, document) = document(window);
@@ -107,9 +107,9 @@ pub(super) fn results(
     let agreement = statistics.iter().map(|statistic| {
         let means = means(statistic);
         let mean = |window: usize| means.get(&document(window)).copied();
-        (statistic.name.clone(), inside_categories(origins, categories, of_first, mean))
+        (statistic.name.clone(), inside_categories(origins, of_first, mean))
     });
-    let own = inside_categories(origins, categories, of_first, of_first);
+    let own = inside_categories(origins, of_first, of_first);
     let by_window: Vec<Option<f64>> = (0..origins.len()).map(of_first).collect();
     ColumnResults {
         agreement: agreement.chain([(name.to_owned(), own)]).collect(),

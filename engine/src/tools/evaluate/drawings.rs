@@ -4,9 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::estimates::IntervalEstimate;
 use super::report::{Cell, Matrix};
+use super::statistics::GuardRejections;
+use crate::base::text::count;
 use crate::report::page::drawing::{Drawing, Swatch, colour};
 use crate::report::page::heat::{ColourScale, HeatMap};
-use crate::report::page::{Bar, Bars, Block};
+use crate::report::page::numbers::or_dash;
+use crate::report::page::{Bar, Bars, Block, Section};
 
 /// Height of the line of a series in pixels.
 const LINE: u32 = 12;
@@ -76,6 +79,30 @@ pub(super) fn matrix_table(matrix: &Matrix) -> Option<Block> {
     (!kinds.is_empty()).then(|| Block::Table { header: header.collect(), rows })
 }
 
+/// Creates the section of a window length.
+pub(super) fn section(
+    tokens: u64,
+    id: &str,
+    title: &str,
+    lead: &str,
+    blocks: Vec<Block>,
+) -> Section {
+    let title = format!("{title} · {} tokens", count(tokens));
+    Section::new(&format!("{id}{tokens}"), &title, lead, blocks)
+}
+
+/// Formats the share of a kind or class that each guard rejects.
+pub(super) fn rejected_shares<'g>(
+    guards: &'g [GuardRejections],
+    kind: &'g str,
+) -> impl Iterator<Item = String> + 'g {
+    guards.iter().map(move |guard| or_dash(guard.kinds.get(kind), |of| whole_percent(of.share())))
+}
+
+pub(super) fn whole_percent(share: f64) -> String {
+    format!("{:.0} %", 100.0 * share)
+}
+
 pub(super) fn with_interval(estimate: Option<&IntervalEstimate>) -> String {
     let Some(IntervalEstimate { value: Some(value), interval }) = estimate else {
         return "–".into();
@@ -86,16 +113,13 @@ pub(super) fn with_interval(estimate: Option<&IntervalEstimate>) -> String {
     }
 }
 
-pub(super) fn number(value: Option<f64>) -> String {
-    value.map_or_else(|| "–".into(), |value| format!("{value:.2}"))
+pub(super) fn two_decimals(value: Option<f64>) -> String {
+    or_dash(value, |value| format!("{value:.2}"))
 }
 
 /// Formats a cell: `pass 0.93`.
 fn cell(cell: Option<&Cell>) -> String {
-    cell.map_or_else(
-        || "–".to_owned(),
-        |of| format!("{} {}", of.outcome.name(), number(of.estimate.value)),
-    )
+    or_dash(cell, |of| format!("{} {}", of.outcome.name(), two_decimals(of.estimate.value)))
 }
 
 /// Sorts results by their names: the score first, then the others, layer 2 before layer 10.

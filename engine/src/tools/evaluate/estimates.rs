@@ -52,25 +52,30 @@ fn wins_doubled(a: f64, b: f64) -> u64 {
     u64::from(a >= b) + u64::from(a > b)
 }
 
+/// Groups windows by category; `entry` takes the index of a window and leaves out those for which it returns `None`.
+pub(crate) fn by_category<T: Clone>(
+    origins: &[WindowOrigin],
+    entry: impl Fn(usize, &WindowOrigin) -> Option<T>,
+) -> Vec<Vec<T>> {
+    let categories = origins.iter().map(|origin| origin.category + 1).max().unwrap_or(0);
+    let mut all = vec![Vec::new(); categories];
+    for (window, origin) in origins.iter().enumerate() {
+        all[origin.category].extend(entry(window, origin));
+    }
+    all
+}
+
 /// The ladder: how often a whole window ranks above a window of pieces of the same category. By category, both are sorted by
 /// ascending value once for all replicates.
 pub(crate) struct Ladder(Vec<Vec<(f64, WindowOrigin)>>);
 
 impl Ladder {
     /// Compares whole windows with those of a kind.
-    pub(crate) fn new(
-        origins: &[WindowOrigin],
-        values: &Values,
-        categories: usize,
-        kind: &str,
-    ) -> Self {
-        let mut sorted: Vec<Vec<(f64, WindowOrigin)>> = vec![Vec::new(); categories];
-        for (origin, value) in origins.iter().zip(values) {
+    pub(crate) fn new(origins: &[WindowOrigin], values: &Values, kind: &str) -> Self {
+        let mut sorted = by_category(origins, |window, origin| {
             let is_compared = origin.is_whole() || origin.kind().name == kind;
-            if let Some(value) = value.filter(|_| is_compared) {
-                sorted[origin.category].push((value, *origin));
-            }
-        }
+            Some((values[window].filter(|_| is_compared)?, *origin))
+        });
         for windows in &mut sorted {
             windows.sort_by(|(a, _), (b, _)| a.total_cmp(b));
         }
@@ -158,19 +163,13 @@ impl TopFifth {
         pool: Pool,
         origins: &[WindowOrigin],
         values: &Values,
-        categories: usize,
         may_enter: Option<&[bool]>,
     ) -> Self {
-        let mut pools = vec![Vec::new(); categories];
-        for (window, (origin, value)) in origins.iter().zip(values).enumerate() {
-            if let Some(value) = value.filter(|_| origin.kind().pools.contains(&pool)) {
-                pools[origin.category].push(PoolEntry {
-                    value,
-                    origin: *origin,
-                    may_enter: may_enter.is_none_or(|may| may[window]),
-                });
-            }
-        }
+        let mut pools = by_category(origins, |window, origin| {
+            let value = values[window].filter(|_| origin.kind().pools.contains(&pool))?;
+            let may_enter = may_enter.is_none_or(|may| may[window]);
+            Some(PoolEntry { value, origin: *origin, may_enter })
+        });
         for pool in &mut pools {
             pool.sort_by(|a: &PoolEntry, b| b.value.total_cmp(&a.value));
         }

@@ -96,14 +96,10 @@ pub struct DryLength {
 impl fmt::Display for DryRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (tokens, of) in &self.lengths {
-            writeln!(
-                f,
-                "windows of {} tokens: {} documents, at most {} windows, {} tokens",
-                count(*tokens),
-                count(of.documents),
-                count(of.windows),
-                count(of.tokens)
-            )?;
+            let numbers = [*tokens, of.documents, of.windows, of.tokens];
+            let [each, documents, windows, tokens] = numbers.map(count);
+            write!(f, "windows of {each} tokens: {documents} documents, ")?;
+            writeln!(f, "at most {windows} windows, {tokens} tokens")?;
             for (measure, seconds) in &of.seconds {
                 writeln!(f, "  {measure}: about {seconds:.1} s")?;
             }
@@ -141,7 +137,7 @@ pub(crate) fn consequences(
     score: &OrientedStatistic,
     statistics: &[OrientedStatistic],
 ) -> FilterEffect {
-    let ResultInput { measured, document_tokens, passes_guards, .. } = of;
+    let ResultInput { measured, passes_guards, .. } = of;
     let MeasuredWindows { tokens, origins, categories, .. } = measured;
     let amount = filter.keep_fraction.is_some() || filter.min_score.is_some();
     let fraction = Filter { keep_fraction: Some(Decimal(ASSUMED_FRACTION)), ..Filter::default() };
@@ -182,7 +178,7 @@ pub(crate) fn consequences(
             .enumerate()
             .map(|(index, name)| (name.clone(), [share(&whole, index), share(&after, index)]))
             .collect(),
-        document_tokens: both(&|window| Some(document_tokens[window] as f64)),
+        document_tokens: both(&|window| Some(measured.document(window).tokens as f64)),
         statistics: statistics
             .iter()
             .map(|of| (of.name.clone(), both(&|window| of.values[window])))

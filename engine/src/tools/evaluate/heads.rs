@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::estimates::IntervalEstimate;
 use super::measure::MeasuredValues;
 use super::report::ResultInput;
+use super::statistics::HeadValues;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::plan::Plan;
@@ -37,10 +38,6 @@ pub(crate) struct HeadColumn {
     /// Layer and head, in the order of the column.
     heads: Vec<(u32, u32)>,
 }
-
-/// Dependency strengths of all heads of one measure, by head and window.
-#[derive(Clone, Debug)]
-pub(crate) struct HeadValues(Vec<Vec<Option<f64>>>);
 
 /// Results for the heads of one measure.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -82,7 +79,7 @@ impl HeadResults {
         ranked.into_iter().take(max).map(|(_, head)| head).collect()
     }
 
-    /// Returns the layers and heads with results, ascending, and the values of a result by layer and head.
+    /// Returns the layers and heads with results, ascending, and a result by layer and head.
     pub(crate) fn cells(
         &self,
         result: fn(&HeadSeparation) -> IntervalEstimate,
@@ -137,34 +134,33 @@ fn heads_of(settings: &LanguageModel, all: u32) -> Vec<(u32, u32)> {
 
 impl HeadColumn {
     pub(crate) fn values(&self) -> HeadValues {
-        HeadValues(vec![Vec::new(); self.heads.len()])
+        vec![Vec::new(); self.heads.len()]
     }
 
-    pub(crate) fn push(&self, values: &mut HeadValues, measured: &MeasuredValues) {
+    pub(crate) fn push(&self, values: &mut [Vec<Option<f64>>], measured: &MeasuredValues) {
         let (measure, column) = self.index;
         let numbers = match &measured[measure] {
             Some(StatisticValues(of)) => of[column].numbers(),
             None => &[],
         };
-        for (head, values) in values.0.iter_mut().enumerate() {
+        for (head, values) in values.iter_mut().enumerate() {
             values.push(numbers.get(head).copied().filter(|number| number.is_finite()));
         }
     }
 
     /// Evaluates all heads; a head that is listed twice is reported once.
-    pub(crate) fn results(&self, values: &HeadValues, windows: &ResultInput<'_>) -> HeadResults {
+    pub(crate) fn results(
+        &self,
+        values: &[Vec<Option<f64>>],
+        windows: &ResultInput<'_>,
+    ) -> HeadResults {
         let mut heads: Vec<HeadSeparation> = Vec::new();
-        for ((layer, head), values) in self.heads.iter().zip(&values.0) {
+        for ((layer, head), values) in self.heads.iter().zip(values) {
             if !heads.iter().any(|of| (of.layer, of.head) == (*layer, *head)) {
                 let [pieces_2, pieces_8, far_permute] =
                     KINDS_OF_HEADS.map(|(kind, ..)| windows.for_kind(values, kind));
-                heads.push(HeadSeparation {
-                    layer: *layer,
-                    head: *head,
-                    pieces_2,
-                    pieces_8,
-                    far_permute,
-                });
+                let (layer, head) = (*layer, *head);
+                heads.push(HeadSeparation { layer, head, pieces_2, pieces_8, far_permute });
             }
         }
         heads.sort_by_key(|of| (of.layer, of.head));

@@ -33,8 +33,8 @@ impl Evaluator<'_> {
     ) -> Result<LabelResults> {
         let tokens = |tokens: &usize| self.count_natural(sample, *tokens).1 * *tokens as u64;
         self.progress.phase("measure", wanted.lengths.iter().map(tokens).sum());
-        let new =
-            |tokens: &usize| MeasuredWindows::new(self.plan, *tokens, self.options.scores.len());
+        let scores = self.options.scores.len();
+        let new = |tokens: &usize| MeasuredWindows::new(self.plan, *tokens, scores, Vec::new());
         let mut lengths: Vec<MeasuredWindows> = wanted.lengths.iter().map(new).collect();
         let mut groups: HashMap<Option<String>, usize> = HashMap::new();
         for (class, sampled) in &sample.categories {
@@ -67,7 +67,7 @@ impl Evaluator<'_> {
                             (origin, group, natural.window(start, tokens, self.needs_text))
                         }));
                     }
-                    self.measure_windows(length, windows.into_iter(), |_, _, _| {})?;
+                    self.measure_windows(length, windows.into_iter())?;
                 }
             }
         }
@@ -83,7 +83,7 @@ impl Evaluator<'_> {
     }
 
     fn label_results(&self, labels: &LabelClasses, measured: &MeasuredWindows) -> LabelLength {
-        let (classes, documents) = (&measured.categories, measured.documents());
+        let (classes, documents) = (&measured.categories, measured.sizes());
         let rejections = measured.rejections(self.plan);
         let passes = rejections.passes();
         let passes = passes.as_deref();
@@ -91,30 +91,20 @@ impl Evaluator<'_> {
         let seed = self.plan.spec.score().random_seed().unwrap_or(DEFAULT_SEED);
         // The random control, which depends only on ids and windows.
         let control_name = free_name(&statistics, "control", RANDOM);
-        statistics.push(OrientedStatistic {
-            name: control_name.clone(),
-            doc: format!("Random number by document and window, seed {seed}: the control."),
-            values: measured.random(seed),
-            unguarded: None,
-        });
+        let doc = format!("Random number by document and window, seed {seed}: the control.");
+        let random = measured.random(seed);
+        statistics.push(OrientedStatistic::new(control_name.clone(), doc, random));
         for (column, values) in self.options.scores.iter().zip(&measured.scores) {
             // Statistics of the pipeline take precedence over columns with the same name.
             let name = free_name(&statistics, "input", column);
             let value = |origin: &WindowOrigin| values[origin.category][origin.document];
             let values = measured.origins.iter().map(value).collect();
             let doc = format!("The column `{column}` of the input, a document score.");
-            statistics.push(OrientedStatistic { name, doc, values, unguarded: None });
+            statistics.push(OrientedStatistic::new(name, doc, values));
         }
         let good: Vec<bool> = classes.iter().map(|class| labels.good.contains(class)).collect();
         let bootstrap = Bootstrap::new(self.options.seed, &documents);
-        let windows = LabelledWindows {
-            origins: &measured.origins,
-            classes,
-            ids: &measured.ids,
-            good: &good,
-            passes,
-            bootstrap: &bootstrap,
-        };
+        let windows = LabelledWindows { measured, good: &good, passes, bootstrap: &bootstrap };
         let mut notes = rejections.notes();
         let is_comparable = good.contains(&true) && good.contains(&false);
         if !is_comparable {

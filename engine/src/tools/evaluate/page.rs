@@ -2,16 +2,15 @@
 
 use super::constructions::{KINDS, KindRole, WindowKind};
 use super::drawings::{
-    by_importance, descriptions, diverging, intervals, matrix_table, number as two_decimals,
-    with_interval,
+    by_importance, descriptions, diverging, intervals, matrix_table, rejected_shares, section,
+    two_decimals, with_interval,
 };
 use super::evaluation::{Evaluation, LengthResults};
 use super::heads::{HeadSeparation, KINDS_OF_HEADS};
 use super::labels::report::LabelResults;
 use super::report::{Report, TopFifthShares, pairs_of};
-use super::statistics::GuardRejections;
 use crate::base::text::{count, line_safe};
-use crate::report::page::numbers::{number, percent};
+use crate::report::page::numbers::{number, or_dash, percent};
 use crate::report::page::{Block, KeyNumber, Page, Section, text};
 
 const BEST_HEADS: usize = 8;
@@ -108,7 +107,8 @@ impl LengthResults {
         summary.extend(self.notes.iter().cloned());
         let mut blocks = vec![Block::List(summary)];
         blocks.extend(matrix_table(&self.matrix));
-        sections.push(self.section(
+        sections.push(section(
+            self.tokens,
             "matrix",
             "Whole windows against constructed windows",
             "How often a whole window ranks above a window of the kind. pass: the interval is above 0.5; weak: \
@@ -119,7 +119,8 @@ impl LengthResults {
             self.details(sections);
         }
         if !self.heads.is_empty() {
-            sections.push(self.section(
+            sections.push(section(
+                self.tokens,
                 "heads",
                 "Heads",
                 "Dependency strength of each head, with layers as rows and heads as columns. 0.5 is chance. Among many heads, some \
@@ -129,15 +130,10 @@ impl LengthResults {
         }
     }
 
-    fn section(&self, id: &str, title: &str, lead: &str, blocks: Vec<Block>) -> Section {
-        let title = format!("{title} · {} tokens", count(self.tokens));
-        Section::new(&format!("{id}{}", self.tokens), &title, lead, blocks)
-    }
-
     /// Adds the results that the matrix summarises.
     fn details(&self, sections: &mut Vec<Section>) {
         let mut add = |id: &str, title: &str, lead: &str, blocks: Vec<Block>| {
-            sections.push(self.section(id, title, lead, blocks).on_request());
+            sections.push(section(self.tokens, id, title, lead, blocks).on_request());
         };
         let ladder: Vec<&'static WindowKind> =
             KINDS.iter().filter(|kind| kind.role == KindRole::Ladder).collect();
@@ -172,11 +168,7 @@ impl LengthResults {
             let header = std::iter::once("kind".to_owned())
                 .chain(self.guards.iter().map(|guard| guard.guard.clone()));
             let rows = first.kinds.keys().map(|kind| {
-                let share = |guard: &GuardRejections| {
-                    let of = guard.kinds.get(kind);
-                    of.map_or_else(|| "–".to_owned(), |of| format!("{:.0} %", 100.0 * of.share()))
-                };
-                std::iter::once(kind.clone()).chain(self.guards.iter().map(share)).collect()
+                std::iter::once(kind.clone()).chain(rejected_shares(&self.guards, kind)).collect()
             });
             let table = Block::Table { header: header.collect(), rows: rows.collect() };
             add("guards", "Rejected by guards", "Rejected share of each kind.", vec![table]);
@@ -317,10 +309,8 @@ impl LengthResults {
         });
         blocks.push(Block::table(["category", "before", "after"], rows.collect()));
         let row = |name: &str, both: &[Option<[f64; 3]>; 2], shown: fn(f64) -> String| {
-            let cell = |quantiles: &Option<[f64; 3]>| {
-                quantiles.map_or_else(|| "–".to_owned(), |of| of.map(shown).join(" / "))
-            };
-            vec![name.to_owned(), cell(&both[0]), cell(&both[1])]
+            let [before, after] = both.map(|of| or_dash(of, |of| of.map(shown).join(" / ")));
+            vec![name.to_owned(), before, after]
         };
         let whole = |value: f64| count(value.round() as u64);
         let mut rows = vec![row("document tokens", &selection.document_tokens, whole)];

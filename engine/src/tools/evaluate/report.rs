@@ -61,8 +61,6 @@ pub(crate) struct Confounders {
 pub(crate) struct ResultInput<'a> {
     pub(crate) measured: &'a MeasuredWindows,
     pub(crate) bootstrap: &'a Bootstrap,
-    /// Tokens of each window's document.
-    pub(crate) document_tokens: &'a [u64],
     /// Pools of which all kinds were built; a top fifth of incomplete pools is not comparable.
     pub(crate) pools: &'a [Pool],
     /// By window, whether its share of copied tokens is below the cap.
@@ -76,7 +74,7 @@ impl ResultInput<'_> {
         let values = &statistic.values;
         let mixed = KINDS.iter().filter(|kind| kind.role == KindRole::Ladder);
         let categories = self.measured.categories.iter().enumerate();
-        let by_category = self.ladder(values, KIND_BY_CATEGORY);
+        let by_category = Ladder::new(&self.measured.origins, values, KIND_BY_CATEGORY);
         let of_category = |(index, name): (usize, &String)| {
             (name.clone(), by_category.in_category(index, &self.bootstrap.once))
         };
@@ -90,17 +88,12 @@ impl ResultInput<'_> {
         }
     }
 
-    fn ladder(&self, values: &Values, kind: &str) -> Ladder {
-        let MeasuredWindows { origins, categories, .. } = self.measured;
-        Ladder::new(origins, values, categories.len(), kind)
-    }
-
     /// Returns the result for one kind of windows: the ladder for joined windows, the share of pairs for others.
     pub(crate) fn for_kind(&self, values: &Values, kind: &str) -> IntervalEstimate {
         if let Some(pair) = pairs().find(|pair| pair.name == kind) {
             return self.paired(values, pair);
         }
-        let ladder = self.ladder(values, kind);
+        let ladder = Ladder::new(&self.measured.origins, values, kind);
         self.bootstrap.estimate(|counts| ladder.pooled(counts))
     }
 
@@ -113,9 +106,8 @@ impl ResultInput<'_> {
         if !self.pools.contains(&pool) {
             return TopFifthShares::default();
         }
-        let MeasuredWindows { origins, categories, .. } = self.measured;
         let with = |values: &Values, may_enter: Option<&[bool]>| {
-            let pools = TopFifth::new(pool, origins, values, categories.len(), may_enter);
+            let pools = TopFifth::new(pool, &self.measured.origins, values, may_enter);
             (self.bootstrap.estimate(|counts| pools.real_share(counts)), pools.by_chance())
         };
         let free = statistic.without_guards();
@@ -129,14 +121,14 @@ impl ResultInput<'_> {
     }
 
     pub(super) fn explained(&self, values: &Values) -> Confounders {
-        let (origins, categories) = (&self.measured.origins, self.measured.categories.len());
+        let origins = &self.measured.origins;
         let of = |window: usize| values[window];
-        let length = |window: usize| Some(self.document_tokens[window] as f64);
+        let length = |window: usize| Some(self.measured.document(window).tokens as f64);
         let shuffled = pairs_of_kinds(origins, values, "whole", "token_shuffle").into_iter();
         let shuffled: Vec<(f64, f64)> = shuffled.map(|(_, values)| values).collect();
         Confounders {
-            category_variance: category_variance(origins, values, categories),
-            length_spearman: inside_categories(origins, categories, of, length),
+            category_variance: category_variance(origins, values),
+            length_spearman: inside_categories(origins, of, length),
             token_shuffled_spearman: spearman(&shuffled),
         }
     }
@@ -146,14 +138,13 @@ impl ResultInput<'_> {
         &self,
         statistics: &[OrientedStatistic],
     ) -> BTreeMap<String, BTreeMap<String, Option<f64>>> {
-        let MeasuredWindows { origins, categories, .. } = self.measured;
-        let of = |one: &OrientedStatistic, other: &OrientedStatistic| {
-            let (one, other) =
-                (|window: usize| one.values[window], |window: usize| other.values[window]);
-            inside_categories(origins, categories.len(), one, other)
-        };
         let row = |one: &OrientedStatistic| {
-            let cells = statistics.iter().map(|other| (other.name.clone(), of(one, other)));
+            let cell = |other: &OrientedStatistic| {
+                let (a, b) =
+                    (|window: usize| one.values[window], |window: usize| other.values[window]);
+                inside_categories(&self.measured.origins, a, b)
+            };
+            let cells = statistics.iter().map(|other| (other.name.clone(), cell(other)));
             (one.name.clone(), cells.collect())
         };
         statistics.iter().map(row).collect()

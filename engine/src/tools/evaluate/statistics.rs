@@ -8,8 +8,11 @@ use longsift_stages::filter::guards::{Guard, Verdict};
 use longsift_stages::score::terms::{Scale, Scorer, Term};
 use schemars::JsonSchema;
 use serde::Serialize;
+use sha2::{Digest, Sha256};
 
+use super::constructions::KINDS;
 use super::measure::MeasuredValues;
+use super::sample::SampledDocument;
 use super::windows::WindowOrigin;
 use crate::base::random::random_score;
 use crate::plan::Plan;
@@ -36,22 +39,33 @@ pub(crate) fn free_name(statistics: &[OrientedStatistic], prefix: &str, name: &s
 }
 
 impl OrientedStatistic {
+    pub(crate) fn new(name: String, doc: String, values: Vec<Option<f64>>) -> Self {
+        Self { name, doc, values, unguarded: None }
+    }
+
     /// Returns the values by which a selection without guards ranks.
     pub(crate) fn without_guards(&self) -> &[Option<f64>] {
         self.unguarded.as_ref().unwrap_or(&self.values)
     }
 }
 
+/// Dependency strengths of all heads of one measure, by head and window.
+pub(crate) type HeadValues = Vec<Vec<Option<f64>>>;
+
 /// Windows of one length with their values, accumulated category by category.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct MeasuredWindows {
     pub(crate) tokens: usize,
     pub(crate) origins: Vec<WindowOrigin>,
     pub(crate) categories: Vec<String>,
-    /// Document ids by category and document.
-    pub(crate) ids: Vec<Vec<String>>,
+    /// Documents by category.
+    pub(crate) documents: Vec<Vec<SampledDocument>>,
     /// Document scores by column of the input, category and document.
     pub(crate) scores: Vec<Vec<Vec<Option<f64>>>>,
+    /// Values of heads, by measure that reports heads.
+    pub(crate) heads: Vec<HeadValues>,
+    /// Number of windows of each kind, and the hash of their ids.
+    pub(crate) kinds: Vec<(u64, Sha256)>,
     /// Scaling group by window.
     groups: Vec<usize>,
     /// Values by window and index in [`MeasuredWindows::columns`]; `NaN` if missing.
@@ -61,16 +75,27 @@ pub(crate) struct MeasuredWindows {
 
 impl MeasuredWindows {
     /// `score_columns`: number of columns of the input with document scores.
-    pub(crate) fn new(plan: &Plan, tokens: usize, score_columns: usize) -> Self {
+    pub(crate) fn new(
+        plan: &Plan,
+        tokens: usize,
+        score_columns: usize,
+        heads: Vec<HeadValues>,
+    ) -> Self {
         let numbers = plan.measures.columns.iter().flat_map(|of| of.columns.iter());
         let columns = numbers.filter(|column| column.kind != Kind::Numbers).cloned().collect();
-        let (origins, categories, ids, groups, values) = Default::default();
-        let scores = vec![Vec::new(); score_columns];
-        Self { tokens, origins, categories, ids, scores, groups, values, columns }
+        let (scores, kinds) =
+            (vec![Vec::new(); score_columns], vec![(0, Sha256::new()); KINDS.len()]);
+        Self { tokens, scores, heads, kinds, columns, ..Self::default() }
     }
 
-    pub(crate) fn documents(&self) -> Vec<usize> {
-        self.ids.iter().map(Vec::len).collect()
+    /// Returns the number of documents by category.
+    pub(crate) fn sizes(&self) -> Vec<usize> {
+        self.documents.iter().map(Vec::len).collect()
+    }
+
+    pub(crate) fn document(&self, window: usize) -> &SampledDocument {
+        let WindowOrigin { category, document, .. } = self.origins[window];
+        &self.documents[category][document]
     }
 
     pub(crate) fn push(
@@ -78,8 +103,12 @@ impl MeasuredWindows {
         plan: &Plan,
         origin: WindowOrigin,
         group: usize,
+        ids: &[u32],
         values: &MeasuredValues,
     ) {
+        let (windows, hash) = &mut self.kinds[origin.kind];
+        *windows += 1;
+        ids.iter().for_each(|id| hash.update(id.to_le_bytes()));
         let mut numbers = Vec::with_capacity(self.columns.len());
         for (of, values) in plan.measures.columns.iter().zip(values) {
             for (index, column) in of.columns.iter().enumerate() {
@@ -138,8 +167,7 @@ impl MeasuredWindows {
             if known.any(|value| Some(value) != first) {
                 let suffix = if negated { "_negated" } else { "" };
                 let name = format!("{}{suffix}", column.name);
-                let doc = column.doc.clone().into_owned();
-                all.push(OrientedStatistic { name, doc, values, unguarded: None });
+                all.push(OrientedStatistic::new(name, column.doc.to_string(), values));
             }
         }
         all.extend(self.score(plan, passes));
@@ -148,14 +176,14 @@ impl MeasuredWindows {
 
     /// Returns random scores, which depend on document id, window number and kind.
     pub(crate) fn random(&self, seed: u64) -> Vec<Option<f64>> {
-        let score = |origin: &WindowOrigin| {
-            let id = &self.ids[origin.category][origin.document];
+        let score = |(index, origin): (usize, &WindowOrigin)| {
+            let id = &self.document(index).id;
             let window = (origin.start / self.tokens).to_string();
             let kind = (!origin.is_whole()).then(|| origin.kind().name);
             let sample: Vec<&str> = [id.as_str(), &window].into_iter().chain(kind).collect();
             Some(random_score(seed, &sample))
         };
-        self.origins.iter().map(score).collect()
+        self.origins.iter().enumerate().map(score).collect()
     }
 
     /// Computes the pipeline's score; `None` if a term has no values.
@@ -165,8 +193,7 @@ impl MeasuredWindows {
             let doc = format!(
                 "The pipeline's score: a random number by document and window, seed {seed}."
             );
-            let values = self.random(seed);
-            return Some(OrientedStatistic { name: "score".into(), doc, values, unguarded: None });
+            return Some(OrientedStatistic::new("score".into(), doc, self.random(seed)));
         }
         let (terms, combine) = settings.terms(&plan.measures.statistics());
         let values = self.scores(plan, |window| passes.is_none_or(|passes| passes[window]))?;

@@ -37,7 +37,7 @@ pub(crate) struct Category<'a> {
     pub(crate) name: &'a str,
     pub(crate) index: usize,
     /// Documents, each at least as long as a window.
-    pub(crate) documents: Vec<&'a EvaluatedDocument>,
+    pub(crate) documents: &'a [EvaluatedDocument],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,7 +134,7 @@ mod tests {
         kinds: impl Fn(&WindowKind) -> bool + Copy,
     ) -> Vec<(WindowOrigin, Vec<u32>)> {
         let documents = documents(of);
-        let category = Category { name: "a", index: 3, documents: documents.iter().collect() };
+        let category = Category { name: "a", index: 3, documents: &documents };
         windows(&category, tokens, seed, kinds).collect()
     }
 

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use longsift_stages::contract::ForwardStatistics;
 
-use super::Explanation;
 use super::page::{shade, shades};
+use super::{Explanation, mean};
 use crate::report::page::{Section, TextPiece};
 
 impl Explanation {
@@ -22,9 +22,7 @@ impl Explanation {
 
     /// Returns the mean gain of a token range; `None` if no token has one.
     pub(super) fn mean_gain(&self, tokens: Range<usize>) -> Option<f64> {
-        let gains: Vec<f64> =
-            self.token_gains.get(tokens)?.iter().filter_map(|gain| *gain).collect();
-        (!gains.is_empty()).then(|| gains.iter().sum::<f64>() / gains.len() as f64)
+        mean(self.token_gains.get(tokens)?.iter().flatten().copied())
     }
 
     pub(super) fn token_ranges(&self, tokens: usize) -> impl Iterator<Item = Range<usize>> + '_ {

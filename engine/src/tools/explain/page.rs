@@ -7,12 +7,12 @@ use std::ops::Range;
 use longsift_stages::contract::Value;
 use longsift_stages::measures::recurrence::Link;
 
-use super::{Explanation, shown};
+use super::{ExplainedStatistic, Explanation, mean, shown};
 use crate::base::text::{count, line_safe, one_line};
 use crate::report::page::chart::{Chart, ColumnChart, Tick, list};
 use crate::report::page::drawing::{Swatch, colour};
 use crate::report::page::heat::{ColourScale, HeatMap};
-use crate::report::page::numbers::{Axis, number};
+use crate::report::page::numbers::{Axis, number, or_dash};
 use crate::report::page::{
     Block, CaptionedChart, KeyNumber, Page, SampleText, Section, TextPiece, text_class,
 };
@@ -36,15 +36,10 @@ impl Explanation {
         if !self.far_mass.is_empty() || !self.links.is_empty() {
             sections.push(self.along().on_request());
         }
-        let charts: Vec<CaptionedChart> = self.lists();
+        let charts = self.lists();
         if !charts.is_empty() {
-            let lead = "Statistics that are lists.";
-            sections.push(Section::new(
-                "lists",
-                "Statistics by head and distance",
-                lead,
-                vec![Block::Charts(charts)],
-            ));
+            let (title, lead) = ("Statistics by head and distance", "Statistics that are lists.");
+            sections.push(Section::new("lists", title, lead, vec![Block::Charts(charts)]));
         }
         if !self.matrix.lift.is_empty() {
             let first_token = |block: usize| count(self.matrix.block_boundaries[block]);
@@ -117,7 +112,7 @@ impl Explanation {
 
     fn guards_of(&self) -> Option<Section> {
         let rows = self.guards.iter().map(|guard| {
-            let value = guard.value.map_or("–".to_owned(), |value| format!("{value:.6}"));
+            let value = or_dash(guard.value, |value| format!("{value:.6}"));
             let verdict = if guard.rejects { "rejected" } else { "passes" };
             vec![format!("{} {}", guard.statistic, guard.bounds), value, verdict.to_owned()]
         });
@@ -181,12 +176,8 @@ impl Explanation {
         if !before.is_empty() {
             let summary =
                 format!("The first {} tokens cannot be shaded: {why}", count(first as u64));
-            let is_all = pieces.is_empty();
-            blocks.push(Block::details(
-                summary,
-                is_all,
-                vec![Block::Shaded { class, pieces: before }],
-            ));
+            let shaded = vec![Block::Shaded { class, pieces: before }];
+            blocks.push(Block::details(summary, pieces.is_empty(), shaded));
         }
         if !pieces.is_empty() {
             blocks.push(Block::Shaded { class, pieces });
@@ -296,18 +287,14 @@ impl Explanation {
         let mut all: Vec<(f64, Range<usize>)> =
             self.token_ranges(PASSAGE_TOKENS).filter_map(passage).collect();
         all.sort_by(|one, other| other.0.total_cmp(&one.0).then(one.1.start.cmp(&other.1.start)));
-        let rows: Vec<_> = all
-            .into_iter()
-            .take(MAX_LISTED)
-            .map(|(mean, tokens)| {
-                let first = count(tokens.start as u64);
-                vec![one_line(&self.text(tokens)), first, format!("{mean:.3}")]
-            })
-            .collect();
-        if rows.is_empty() {
+        if all.is_empty() {
             return Vec::new();
         }
-        vec![Block::Heading(title), Block::table(["text", "token", name], rows)]
+        let rows = all.into_iter().take(MAX_LISTED).map(|(mean, tokens)| {
+            let first = count(tokens.start as u64);
+            vec![one_line(&self.text(tokens)), first, format!("{mean:.3}")]
+        });
+        vec![Block::Heading(title), Block::table(["text", "token", name], rows.collect())]
     }
 
     /// Renders charts along the window: attention to far tokens, and lines between recurring tokens.
@@ -320,12 +307,12 @@ impl Explanation {
         };
         if !self.far_mass.is_empty() {
             let each = self.far_mass.len().div_ceil(MAX_COLUMNS).max(1);
-            let mean = |masses: &[f64]| masses.iter().sum::<f64>() / masses.len() as f64;
+            let bin = |masses: &[f64]| mean(masses.iter().copied()).into_iter().collect();
             let heading = "Attention to far tokens, by position";
             let columns = ColumnChart {
                 label: heading.to_owned(),
                 series: &[(heading, colour::BLUE)],
-                bins: self.far_mass.chunks(each).map(|masses| vec![mean(masses)]).collect(),
+                bins: self.far_mass.chunks(each).map(bin).collect(),
                 stacked: true,
                 shown: &number,
                 x_ticks: ticks(),
@@ -364,18 +351,13 @@ impl Explanation {
     }
 
     fn lists(&self) -> Vec<CaptionedChart> {
-        let mut charts = Vec::new();
-        for own in &self.statistics {
-            let Value::Numbers(numbers) = &own.now else { continue };
-            let series = (&*own.statistic, colour::BLUE);
-            let chart = Block::Chart(list(&own.statistic, &[series], &[numbers]));
-            charts.push(CaptionedChart::new(
-                own.statistic.replace('_', " "),
-                own.doc.clone(),
-                chart,
-            ));
-        }
-        charts
+        let chart = |own: &ExplainedStatistic| {
+            let Value::Numbers(numbers) = &own.now else { return None };
+            let (name, series) = (&*own.statistic, [(&*own.statistic, colour::BLUE)]);
+            let chart = Block::Chart(list(name, &series, &[numbers]));
+            Some(CaptionedChart::new(name.replace('_', " "), own.doc.clone(), chart))
+        };
+        self.statistics.iter().filter_map(chart).collect()
     }
 }
 

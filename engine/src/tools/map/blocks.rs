@@ -42,39 +42,15 @@ impl BlockAttentionMatrix {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Cutting {
-    /// About 64 blocks of equal length, at least sixteen tokens each.
-    Even,
-    /// Blocks of this many tokens, the last one shorter.
-    Tokens(usize),
-    /// Blocks that begin at these tokens, BOS not counted; the last boundary may be the end of the document.
-    Boundaries(Vec<usize>),
-}
-
-impl Cutting {
-    /// Returns the ends of the blocks of `tokens` tokens (at least 1), ascending; the last is `tokens`.
-    pub(crate) fn ends(&self, tokens: usize) -> Result<Vec<usize>> {
-        match self {
-            Self::Even => {
-                let even = tokens.div_ceil(DEFAULT_BLOCKS).max(MIN_BLOCK_TOKENS);
-                equal(tokens, even)
-            }
-            Self::Tokens(each) => equal(tokens, (*each).max(1)),
-            Self::Boundaries(boundaries) => from_boundaries(boundaries, tokens),
-        }
-    }
-}
-
-fn equal(tokens: usize, each: usize) -> Result<Vec<usize>> {
+/// Returns the ends of blocks of equal length, by default about 64 of at least sixteen tokens; the last one may be shorter.
+pub(crate) fn equal_ends(tokens: usize, each: Option<usize>) -> Result<Vec<usize>> {
+    let each = each.unwrap_or(tokens.div_ceil(DEFAULT_BLOCKS).max(MIN_BLOCK_TOKENS));
     let blocks = tokens.div_ceil(each);
     if blocks > MAX_BLOCKS {
         let min = tokens.div_ceil(MAX_BLOCKS);
+        let [tokens, blocks, max] = [tokens, blocks, MAX_BLOCKS].map(|number| count(number as u64));
         let message = format!(
-            "{} tokens in blocks of {each} are {} blocks; a map has at most {}",
-            count(tokens as u64),
-            count(blocks as u64),
-            count(MAX_BLOCKS as u64)
+            "{tokens} tokens in blocks of {each} are {blocks} blocks; a map has at most {max}"
         );
         let hint = format!("give `--block-tokens {min}` or more");
         return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());
@@ -82,7 +58,8 @@ fn equal(tokens: usize, each: usize) -> Result<Vec<usize>> {
     Ok((1..blocks).map(|block| block * each).chain([tokens]).collect())
 }
 
-fn from_boundaries(boundaries: &[usize], tokens: usize) -> Result<Vec<usize>> {
+/// Returns the ends of blocks that begin at `boundaries`, BOS not counted; the last one may be the end of the document.
+pub(super) fn ends_at(boundaries: &[usize], tokens: usize) -> Result<Vec<usize>> {
     let mut problems = Vec::new();
     let mut wrong = |message: String, hint: String| {
         let message = format!("`--block-boundaries`: {message}");
@@ -124,30 +101,26 @@ fn from_boundaries(boundaries: &[usize], tokens: usize) -> Result<Vec<usize>> {
 mod tests {
     use super::*;
 
-    fn ends(cutting: &Cutting, tokens: usize) -> std::result::Result<Vec<usize>, String> {
-        cutting.ends(tokens).map_err(|problem| problem.to_string())
-    }
-
     #[test]
     fn blocks_of_a_length_end_with_the_document() {
-        assert_eq!(ends(&Cutting::Tokens(4), 10).unwrap(), [4, 8, 10]);
-        assert_eq!(ends(&Cutting::Tokens(10), 10).unwrap(), [10]);
-        assert_eq!(ends(&Cutting::Tokens(1000), 10).unwrap(), [10]);
-        assert_eq!(ends(&Cutting::Tokens(1), 1).unwrap(), [1]);
-        let many = ends(&Cutting::Tokens(4), 131_072).unwrap_err();
+        assert_eq!(equal_ends(10, Some(4)).unwrap(), [4, 8, 10]);
+        assert_eq!(equal_ends(10, Some(10)).unwrap(), [10]);
+        assert_eq!(equal_ends(10, Some(1000)).unwrap(), [10]);
+        assert_eq!(equal_ends(1, Some(1)).unwrap(), [1]);
+        let many = equal_ends(131_072, Some(4)).unwrap_err().to_string();
         assert!(many.contains("131,072 tokens in blocks of 4 are 32,768 blocks"), "{many}");
     }
 
     #[test]
     fn default_blocks_are_legible() {
-        assert_eq!(ends(&Cutting::Even, 20).unwrap(), [16, 20]);
-        assert_eq!(ends(&Cutting::Even, 131_072).unwrap().len(), 64);
-        assert!(ends(&Cutting::Even, 5000).unwrap().len() <= 64);
+        assert_eq!(equal_ends(20, None).unwrap(), [16, 20]);
+        assert_eq!(equal_ends(131_072, None).unwrap().len(), 64);
+        assert!(equal_ends(5000, None).unwrap().len() <= 64);
     }
 
     #[test]
     fn boundaries_ascend_from_0_and_may_include_the_end() {
-        let of = |boundaries: &[usize]| ends(&Cutting::Boundaries(boundaries.to_vec()), 40);
+        let of = |boundaries: &[usize]| ends_at(boundaries, 40).map_err(|of| of.to_string());
         assert_eq!(of(&[0, 10, 29]).unwrap(), [10, 29, 40]);
         assert_eq!(of(&[0, 10, 29, 40]).unwrap(), [10, 29, 40]);
         assert_eq!(of(&[0]).unwrap(), [40]);
@@ -157,7 +130,7 @@ mod tests {
         for part in ["10 comes after 30", "10 is listed twice", "41 is beyond the document"] {
             assert!(several.contains(part), "{several}");
         }
-        let many = Cutting::Boundaries((0..2000).collect());
-        assert!(ends(&many, 4000).unwrap_err().contains("2,000 blocks"));
+        let many: Vec<usize> = (0..2000).collect();
+        assert!(ends_at(&many, 4000).unwrap_err().to_string().contains("2,000 blocks"));
     }
 }

@@ -1,6 +1,6 @@
 //! Rank correlation, and the share of a statistic's variance that its category explains.
 
-use super::{Values, same_rank};
+use super::{Values, by_category, same_rank};
 use crate::tools::evaluate::windows::WindowOrigin;
 
 /// Returns Spearman's correlation, with mean ranks for ties; 0 if one of the two is constant, `None` without pairs.
@@ -34,18 +34,12 @@ fn ranks(values: &[f64]) -> Vec<f64> {
 /// Returns Spearman's correlation over whole windows inside categories, averaged by their windows; `None` without pairs.
 pub(crate) fn inside_categories(
     origins: &[WindowOrigin],
-    categories: usize,
     a: impl Fn(usize) -> Option<f64>,
     b: impl Fn(usize) -> Option<f64>,
 ) -> Option<f64> {
-    let mut pairs = vec![Vec::new(); categories];
-    for (window, origin) in origins.iter().enumerate() {
-        if origin.is_whole()
-            && let (Some(a), Some(b)) = (a(window), b(window))
-        {
-            pairs[origin.category].push((a, b));
-        }
-    }
+    let pairs = by_category(origins, |window, origin| {
+        origin.is_whole().then(|| a(window).zip(b(window))).flatten()
+    });
     let weighted = pairs.iter().filter_map(|pairs| Some(spearman(pairs)? * pairs.len() as f64));
     let windows: usize = pairs.iter().map(Vec::len).sum();
     let sum: f64 = weighted.sum();
@@ -53,17 +47,9 @@ pub(crate) fn inside_categories(
 }
 
 /// Returns the share of the variance over whole windows that lies between categories; `None` if all values are equal.
-pub(crate) fn category_variance(
-    origins: &[WindowOrigin],
-    values: &Values,
-    categories: usize,
-) -> Option<f64> {
-    let mut by_category: Vec<Vec<f64>> = vec![Vec::new(); categories];
-    for (origin, value) in origins.iter().zip(values) {
-        if let Some(value) = value.filter(|_| origin.is_whole()) {
-            by_category[origin.category].push(value);
-        }
-    }
+pub(crate) fn category_variance(origins: &[WindowOrigin], values: &Values) -> Option<f64> {
+    let by_category =
+        by_category(origins, |window, origin| values[window].filter(|_| origin.is_whole()));
     let mean_of = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     let values = by_category.concat();
     let mean = mean_of(&values);

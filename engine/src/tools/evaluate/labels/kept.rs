@@ -10,17 +10,14 @@ use serde::Serialize;
 
 use crate::tools::evaluate::estimates::bootstrap::Bootstrap;
 use crate::tools::evaluate::estimates::{DocumentCounts, IntervalEstimate, Values, same_rank};
-use crate::tools::evaluate::windows::WindowOrigin;
+use crate::tools::evaluate::statistics::MeasuredWindows;
 
 /// Fractions of the total weight that are kept.
 pub(crate) const FRACTIONS: [f64; 3] = [0.1, 0.25, 0.5];
 
 /// Windows of one length, with their class as category.
 pub(crate) struct LabelledWindows<'a> {
-    pub(crate) origins: &'a [WindowOrigin],
-    pub(crate) classes: &'a [String],
-    /// Document ids by class and document.
-    pub(crate) ids: &'a [Vec<String>],
+    pub(crate) measured: &'a MeasuredWindows,
     /// By class, whether it is good. Every class has a window, and there are good and other classes.
     pub(crate) good: &'a [bool],
     /// By window, whether it passes the guards; `None` without guards.
@@ -76,7 +73,7 @@ impl LabelledWindows<'_> {
                     fraction,
                     taken: windows.iter().zip(&weights).map(|(kept, weight)| kept * weight).sum(),
                     real_share,
-                    by_class: self.classes.iter().cloned().zip(shares).collect(),
+                    by_class: self.measured.categories.iter().cloned().zip(shares).collect(),
                 }
             });
         kept.collect()
@@ -95,7 +92,7 @@ impl LabelledWindows<'_> {
     /// Returns by class its windows, weighted by their documents' counts, and the weight of one window.
     fn weights(&self, counts: &DocumentCounts) -> (Vec<u64>, Vec<f64>) {
         let mut windows = vec![0; self.good.len()];
-        for origin in self.origins {
+        for origin in &self.measured.origins {
             windows[origin.category] += counts.count(origin);
         }
         let classes = |good: bool| self.good.iter().filter(|class| **class == good).count() as f64;
@@ -120,7 +117,7 @@ impl LabelledWindows<'_> {
             let entering = || {
                 let passing = equal.iter().filter(|window| passes.is_none_or(|of| of[**window]));
                 passing.map(|window| {
-                    let origin = &self.origins[*window];
+                    let origin = &self.measured.origins[*window];
                     (origin.category, counts.count(origin) as f64)
                 })
             };
@@ -159,7 +156,7 @@ impl LabelledWindows<'_> {
         let (mut wins, mut windows) = (vec![0.0; classes], vec![0_u64; classes]);
         let mut good_above = 0.0;
         for equal in ranking {
-            let origins = || equal.iter().map(|window| &self.origins[*window]);
+            let origins = || equal.iter().map(|window| &self.measured.origins[*window]);
             let good = origins().filter(|origin| self.good[origin.category]);
             let here: f64 =
                 good.map(|origin| counts.count(origin) as f64 * weights[origin.category]).sum();
@@ -182,6 +179,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::tools::evaluate::windows::WindowOrigin;
 
     /// Class, document, value, and whether the guards pass.
     type Rows = Vec<(usize, usize, Option<u8>, bool)>;
@@ -189,21 +187,23 @@ mod tests {
     const GOOD: [bool; 4] = [true, false, true, false];
 
     fn labelled<'a>(
-        origins: &'a [WindowOrigin],
-        classes: &'a [String],
+        measured: &'a MeasuredWindows,
         bootstrap: &'a Bootstrap,
     ) -> LabelledWindows<'a> {
-        LabelledWindows { origins, classes, ids: &[], good: &GOOD, passes: None, bootstrap }
+        LabelledWindows { measured, good: &GOOD, passes: None, bootstrap }
     }
 
-    fn origins(rows: &Rows) -> Vec<WindowOrigin> {
+    fn measured(rows: &Rows) -> MeasuredWindows {
         let origin = |(class, document, ..): &(usize, usize, Option<u8>, bool)| WindowOrigin {
             category: *class,
             document: *document,
             start: 0,
             kind: 0,
         };
-        rows.iter().map(origin).collect()
+        let mut measured = MeasuredWindows::default();
+        measured.origins = rows.iter().map(origin).collect();
+        measured.categories = ["a", "b", "c", "d"].map(str::to_owned).to_vec();
+        measured
     }
 
     /// Computes the share by its definition, window by window.
@@ -255,10 +255,9 @@ mod tests {
         ) {
             let mut rows: Rows = (0..4).map(|class| (class, 0, Some(3), true)).collect();
             rows.extend(more);
-            let origins = origins(&rows);
+            let measured = measured(&rows);
             let bootstrap = Bootstrap::new(1, &[3; 4]);
-            let classes = ["a", "b", "c", "d"].map(str::to_owned);
-            let labelled = labelled(&origins, &classes, &bootstrap);
+            let labelled = labelled(&measured, &bootstrap);
             let values: Vec<Option<f64>> = rows.iter().map(|row| row.2.map(f64::from)).collect();
             let passes: Vec<bool> = rows.iter().map(|row| row.3).collect();
             // Documents without windows have no weight, so a replicate may lack a class.
@@ -286,10 +285,9 @@ mod tests {
             (2, 0, None, true),
             (3, 0, Some(1), true),
         ];
-        let origins = origins(&rows);
+        let measured = measured(&rows);
         let bootstrap = Bootstrap::new(1, &[1; 4]);
-        let classes = ["a", "b", "c", "d"].map(str::to_owned);
-        let labelled = labelled(&origins, &classes, &bootstrap);
+        let labelled = labelled(&measured, &bootstrap);
         let values: Vec<Option<f64>> = rows.iter().map(|row| row.2.map(f64::from)).collect();
         let passes: Vec<bool> = rows.iter().map(|row| row.3).collect();
         let kept = labelled.kept(&values, Some(&passes));

@@ -3,9 +3,11 @@
 use super::kept::{FRACTIONS, KeptShare};
 use super::report::{LabelLength, LabelReport, LabelResults, QUARTER};
 use crate::base::text::{count, value_name};
+use crate::report::page::numbers::or_dash;
 use crate::report::page::{Bars, Block, KeyNumber, Section};
 use crate::tools::evaluate::drawings::{
-    by_importance, descriptions, intervals, matrix_table, with_interval,
+    self, by_importance, descriptions, intervals, matrix_table, rejected_shares,
+    whole_percent as percent, with_interval,
 };
 
 impl LabelResults {
@@ -26,10 +28,8 @@ impl LabelResults {
 
 impl LabelLength {
     fn sections(&self, estimates: &LabelResults) -> Vec<Section> {
-        let length = count(self.tokens);
         let section = |id: &str, title: &str, lead: &str, blocks: Vec<Block>| {
-            let id = format!("{id}{}", self.tokens);
-            Section::new(&id, &format!("{title} · {length} tokens"), lead, blocks)
+            drawings::section(self.tokens, id, title, lead, blocks)
         };
         let good: Vec<String> = estimates.good.iter().map(|class| value_name(class)).collect();
         let mut summary: Vec<String> = self.sentence.iter().cloned().collect();
@@ -130,8 +130,7 @@ impl LabelLength {
             let mut row =
                 vec![value_name(name), good.into(), count(size.documents), count(size.windows)];
             row.extend(by_class(kept, name));
-            let rejected = self.guards.iter().map(|guard| guard.kinds.get(name));
-            row.extend(rejected.map(|of| of.map_or_else(|| "–".into(), |of| percent(of.share()))));
+            row.extend(rejected_shares(&self.guards, name));
             row
         });
         Block::Table { header, rows: rows.collect() }
@@ -154,13 +153,9 @@ impl LabelLength {
     }
 }
 
-fn percent(share: f64) -> String {
-    format!("{:.0} %", 100.0 * share)
-}
-
 /// Formats the kept shares of a class, by fraction.
 fn by_class(kept: &[KeptShare], class: &str) -> Vec<String> {
     let share = |index: usize| kept.get(index)?.by_class.get(class);
-    let cell = |index| share(index).map_or_else(|| "–".to_owned(), |share| percent(*share));
+    let cell = |index| or_dash(share(index), |share| percent(*share));
     (0..FRACTIONS.len()).map(cell).collect()
 }

@@ -98,16 +98,17 @@ impl LabelReport {
 impl LabelledWindows<'_> {
     pub(crate) fn sizes(&self) -> BTreeMap<String, ClassSize> {
         let size = |(class, name): (usize, &String)| {
-            let windows = self.origins.iter().filter(|origin| origin.category == class).count();
-            let (good, documents) = (self.good[class], self.ids[class].len() as u64);
+            let origins = self.measured.origins.iter();
+            let windows = origins.filter(|origin| origin.category == class).count();
+            let (good, documents) = (self.good[class], self.measured.documents[class].len() as u64);
             (name.clone(), ClassSize { good, documents, windows: windows as u64 })
         };
-        self.classes.iter().enumerate().map(size).collect()
+        self.measured.categories.iter().enumerate().map(size).collect()
     }
 
     pub(crate) fn report(&self, statistic: &OrientedStatistic) -> LabelReport {
         let missing = statistic.values.iter().filter(|value| value.is_none()).count() as u64;
-        let auroc = self.classes.iter().zip(self.auroc(&statistic.values));
+        let auroc = self.measured.categories.iter().zip(self.auroc(&statistic.values));
         LabelReport {
             missing,
             guarded: self.passes.map(|_| self.kept(&statistic.values, self.passes)),
@@ -117,27 +118,27 @@ impl LabelledWindows<'_> {
     }
 
     pub(crate) fn cells(&self, report: &LabelReport) -> BTreeMap<String, Cell> {
-        let documents = self.ids.iter().map(Vec::len);
+        let documents = self.measured.documents.iter().map(Vec::len);
         let good = documents.clone().zip(self.good).filter(|(_, good)| **good);
         if good.map(|(documents, _)| documents).sum::<usize>() < MIN_DOCUMENTS {
             return BTreeMap::new();
         }
-        let many = self.classes.iter().zip(documents);
+        let many = self.measured.categories.iter().zip(documents);
         many.filter(|(_, documents)| *documents >= MIN_DOCUMENTS)
             .filter_map(|(class, _)| Some((class.clone(), Cell::new(*report.auroc.get(class)?)?)))
             .collect()
     }
 
     pub(crate) fn best(&self, score: &OrientedStatistic) -> Vec<BestWindow> {
-        let mut windows: Vec<(usize, f64)> = (0..self.origins.len())
+        let mut windows: Vec<(usize, f64)> = (0..self.measured.origins.len())
             .filter(|window| self.passes.is_none_or(|passes| passes[*window]))
             .filter_map(|window| Some((window, score.values[window]?)))
             .collect();
         windows.sort_by(|(_, a), (_, b)| b.total_cmp(a));
         let window = |(window, score): (usize, f64)| {
-            let WindowOrigin { category, document, start, .. } = self.origins[window];
-            let (class, id) =
-                (self.classes[category].clone(), self.ids[category][document].clone());
+            let WindowOrigin { category, start, .. } = self.measured.origins[window];
+            let class = self.measured.categories[category].clone();
+            let id = self.measured.document(window).id.clone();
             BestWindow { class, id, start: start as u64, score }
         };
         windows.into_iter().take(MAX_BEST_WINDOWS).map(window).collect()
