@@ -272,10 +272,10 @@ fn tune(
     format: AnswerFormat,
 ) -> Result<u8> {
     check_output_paths([(html, Mark::PAGE)])?;
-    let stop = Stop::on_signals()?;
+    let options = PlanOptions { stop: Stop::on_signals()?, ..plan_options(arguments) };
     start_threads(arguments)?;
-    let plan = make_plan(cli, arguments)?;
-    let tuned = tune::tune(&plan, seconds, &stop)?;
+    let plan = make_plan_with(cli, arguments, options)?;
+    let tuned = tune::tune(&plan, seconds)?;
     write_page(html, || tuned.page())?;
     answer(format, &tuned)
 }
@@ -289,9 +289,9 @@ fn evaluate(cli: &Cli, arguments: &EvaluateArguments, bars: bool) -> Result<u8> 
         ["its windows are not those of a run", "it samples the whole input"],
     )?;
     start_threads(&arguments.plan)?;
-    let plan = make_plan(cli, &arguments.plan)?;
+    let mut plan = make_plan(cli, &arguments.plan)?;
     let options = &arguments.options;
-    let stop = Stop::on_signals()?;
+    plan.options.stop = Stop::on_signals()?;
     let progress = Progress::new(bars);
     let folder = evaluate::folder(&plan, options);
     if is_address(&folder) {
@@ -304,11 +304,11 @@ fn evaluate(cli: &Cli, arguments: &EvaluateArguments, bars: bool) -> Result<u8> 
     check_output_paths([(arguments.html.as_deref(), Mark::PAGE), (Some(&file), EVALUATION)])?;
     files::create_folder(&folder)?;
     if arguments.dry_run {
-        let would = evaluate::with_evaluator(&plan, options, &progress, &stop, evaluate::dry_run)?;
+        let would = evaluate::with_evaluator(&plan, options, &progress, evaluate::dry_run)?;
         progress.finish();
         return answer(arguments.format, &would);
     }
-    let found = evaluate::with_evaluator(&plan, options, &progress, &stop, evaluate::evaluate)?;
+    let found = evaluate::with_evaluator(&plan, options, &progress, evaluate::evaluate)?;
     progress.finish();
     let json = serde_json::to_value(&found).expect("plain data");
     marked::write(&file, EVALUATION, json_safe(&format!("{json:#}\n")).as_bytes())?;

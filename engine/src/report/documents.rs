@@ -13,10 +13,8 @@ use crate::dataset::documents::is_id_of_row;
 use crate::run_directory::dropped::{self, NOT_SELECTED};
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::Manifest;
-use crate::run_directory::quarantine;
-use crate::run_directory::scores;
-use crate::run_directory::selected;
 use crate::run_directory::units::{Part, UnitRecord};
+use crate::run_directory::{quarantine, scores, selected};
 
 /// Documents by whether their outcome changed between two runs.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -507,22 +505,20 @@ impl DocumentChange {
         let show = |outcome: &Option<DocumentOutcome>| {
             outcome.as_ref().map_or("missing".to_owned(), DocumentOutcome::in_words)
         };
-        let (first, second) = (show(&self.first), show(&self.second));
-        let (Some(before), Some(now)) = (&self.first, &self.second) else {
-            return format!("{first} → {second}");
+        let mut text = format!("{} → {}", show(&self.first), show(&self.second));
+        let differ = |(one, other): &(&SampleDecision, &SampleDecision)| {
+            one.window == other.window && one != other
         };
-        let mut samples = before.samples.iter().zip(&now.samples);
-        let other = samples.find(|(before, now)| before.window == now.window && before != now);
-        let other = other.and_then(|(before, now)| Some((before.window?, before, now)));
-        match other.filter(|_| before.kept == now.kept) {
-            // The kept counts are equal, so the difference is which samples are kept.
-            Some((window, before, now)) => {
-                let [before, now] =
-                    [before, now].map(|of| of.reason.as_deref().unwrap_or("kept").to_owned());
-                format!("{first} → {second}, window {window} {before} → {now}")
-            }
-            None => format!("{first} → {second}"),
+        // If the kept counts are equal, the difference is which samples are kept.
+        if let (Some(first), Some(second)) = (&self.first, &self.second)
+            && first.kept == second.kept
+            && let Some((before, now)) = first.samples.iter().zip(&second.samples).find(differ)
+            && let Some(window) = before.window
+        {
+            let [before, now] = [before, now].map(|of| of.reason.as_deref().unwrap_or("kept"));
+            text += &format!(", window {window} {before} → {now}");
         }
+        text
     }
 }
 

@@ -230,17 +230,14 @@ mod filters {
     /// Escapes a text and renders its parts in backticks as code.
     pub(super) fn prose(text: impl Display, _: &dyn askama::Values) -> askama::Result<String> {
         let text = escape(text, Html)?.to_string();
-        let mut html = String::with_capacity(text.len());
-        let parts: Vec<&str> = text.split('`').collect();
-        for (index, part) in parts.iter().enumerate() {
-            let is_paired = index % 2 == 1 && index + 1 < parts.len();
-            match (is_paired, index % 2) {
-                (true, _) => html.extend(["<code>", part, "</code>"]),
-                (false, 1) => html.extend(["`", part]),
-                _ => html.push_str(part),
-            }
+        let (mut html, mut rest) = (String::with_capacity(text.len()), text.as_str());
+        while let Some((before, after)) = rest.split_once('`')
+            && let Some((code, after)) = after.split_once('`')
+        {
+            html.extend([before, "<code>", code, "</code>"]);
+            rest = after;
         }
-        Ok(html)
+        Ok(html + rest)
     }
 }
 
@@ -248,14 +245,11 @@ impl Page {
     /// Renders the file. Control characters, also those of text direction, are escaped, except tabs and line breaks.
     pub(crate) fn html(&self) -> String {
         let html = self.render().expect("templates write to memory").replace("\r\n", "\n");
-        let mut safe = String::with_capacity(html.len());
-        for character in html.chars() {
-            match character {
-                '\n' | '\t' => safe.push(character),
-                _ => safe.push_str(&printable(character)),
-            }
-        }
-        safe
+        let safe = |character| match character {
+            '\n' | '\t' => String::from(character),
+            _ => printable(character),
+        };
+        html.chars().map(safe).collect()
     }
 }
 

@@ -142,7 +142,7 @@ pub(crate) fn whatif(
         selection: &selection,
         listed,
     };
-    let counted = counter.count(stop)?;
+    let counted = counter.count()?;
     let calibration: Option<Calibration> = directory.read_json(&directory.calibration())?;
     let mut total = Change::default();
     counted.groups.values().for_each(|group| total.append(group));
@@ -258,11 +258,11 @@ struct Counter<'a> {
 }
 
 impl Counter<'_> {
-    fn count(&self, stop: &Stop) -> Result<UnitCounts> {
+    fn count(&self) -> Result<UnitCounts> {
         let threads = self.scores.concurrency(rayon::current_num_threads());
         let mut all = UnitCounts::default();
         let count = |unit: usize| {
-            stop.check()?;
+            self.plan.options.stop.check()?;
             self.unit(unit)
         };
         parallel::each_in_order(self.records.len(), threads, count, |unit: UnitCounts| {

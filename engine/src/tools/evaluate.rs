@@ -27,7 +27,6 @@ use sha2::Digest;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::progress::Progress;
-use crate::base::stop::Stop;
 use crate::base::text::{count, suggest};
 use crate::devices::scheduler::Scheduler;
 use crate::plan::Plan;
@@ -107,13 +106,12 @@ pub fn with_evaluator<T>(
     plan: &Plan,
     options: &EvaluateOptions,
     progress: &Progress,
-    stop: &Stop,
     work: impl FnOnce(&mut Evaluator<'_>) -> Result<T>,
 ) -> Result<T> {
-    let wanted = wanted(plan, options);
+    let (wanted, stop) = (wanted(plan, options), &plan.options.stop);
     let kinds = chosen_kinds(&options.only)?;
     columns::check(plan, &options.scores)?;
-    let classes = |column: &String| labels::classes::classes(plan, column, &options.good, stop);
+    let classes = |column: &String| labels::classes::classes(plan, column, &options.good);
     let classes = options.labels.as_ref().map(classes).transpose()?;
     let heads = if options.heads { heads::head_columns(plan)? } else { Vec::new() };
     let folder = folder(plan, options);
@@ -127,8 +125,7 @@ pub fn with_evaluator<T>(
     let run = |scheduler: Option<&Scheduler<'_>>, identity: &Identity| {
         let with_models = |models: &[ModelOnDevices<'_>]| {
             let (bytes, devices) = (bytes.as_ref(), (scheduler, models));
-            let measurer =
-                Measurer::open(plan, identity, &folder, devices, bytes, &programs, stop)?;
+            let measurer = Measurer::open(plan, identity, &folder, devices, bytes, &programs)?;
             let mut evaluator = Evaluator {
                 plan,
                 options,
@@ -139,7 +136,6 @@ pub fn with_evaluator<T>(
                 measurer,
                 needs_text,
                 progress,
-                stop,
             };
             let done = work(&mut evaluator);
             evaluator.measurer.finish()?;
@@ -202,14 +198,12 @@ pub struct Evaluator<'a> {
     measurer: Measurer<'a>,
     needs_text: bool,
     progress: &'a Progress,
-    stop: &'a Stop,
 }
 
 impl Evaluator<'_> {
     fn sample(&self, wanted: &SampleOptions) -> Result<EvaluationSample> {
         self.progress.phase("sample", 1);
-        let sample =
-            self.progress.timed("sample", || sample::find(self.plan, wanted, self.stop))?;
+        let sample = self.progress.timed("sample", || sample::find(self.plan, wanted))?;
         let long_enough = sample.categories.values().any(|documents| !documents.is_empty());
         if !long_enough {
             let shortest = wanted.lengths[0];
@@ -273,7 +267,7 @@ impl Evaluator<'_> {
                 if chosen.is_empty() {
                     continue;
                 }
-                let documents = sample::read(self.plan, &chosen, self.stop)?;
+                let documents = sample::read(self.plan, &chosen)?;
                 self.add_category(length, name, &chosen)?;
                 let category = Category { name, index, documents: &documents };
                 let is_wanted = |kind: &WindowKind| names.contains(&kind.name);
@@ -361,13 +355,14 @@ impl Evaluator<'_> {
         for (column, values) in self.options.scores.iter().zip(&measured.scores) {
             // Statistics of the pipeline take precedence over columns with the same name.
             let name = free_name(&statistics, "input", column);
-            let results = columns::results(&windows, &name, &statistics, values);
-            for (statistic, value) in &results.agreement {
+            let (report, of_column, values) =
+                columns::results(&windows, &name, &statistics, values);
+            for (statistic, value) in &of_column {
                 agreement.entry(statistic.clone()).or_default().insert(name.clone(), *value);
             }
-            agreement.insert(name.clone(), results.agreement);
-            reports.insert(name.clone(), results.report);
-            with_columns.push(OrientedStatistic::new(name.clone(), String::new(), results.values));
+            agreement.insert(name.clone(), of_column);
+            reports.insert(name.clone(), report);
+            with_columns.push(OrientedStatistic::new(name.clone(), String::new(), values));
             notes.push(format!(
                 "`{name}` is a column of the input: only agreement and confounders are reported, because constructed windows \
                  have no value"
@@ -516,7 +511,7 @@ pub fn dry_run(evaluator: &mut Evaluator<'_>) -> Result<DryRun> {
             .values()
             .flat_map(|category| evaluator.wanted.for_length(tokens, category));
         for document in sampled {
-            let documents = sample::read(evaluator.plan, &[document], evaluator.stop)?;
+            let documents = sample::read(evaluator.plan, &[document])?;
             let windows = documents[0].ids.chunks_exact(tokens);
             let windows = windows.map(|ids| WindowContent::from_tokens(ids.to_vec()));
             ids.extend(windows.take(TIMED_WINDOWS - ids.len()));

@@ -51,7 +51,7 @@ pub struct TuneResult {
 }
 
 /// Measures the devices of `plan`, `seconds` for each setting.
-pub fn tune(plan: &Plan, seconds: f64, stop: &Stop) -> Result<TuneResult> {
+pub fn tune(plan: &Plan, seconds: f64) -> Result<TuneResult> {
     let attention = plan.needed_attention()?;
     let opened = plan.open_table(attention, &|_, _| {})?;
     let settings = &attention.measure;
@@ -64,7 +64,7 @@ pub fn tune(plan: &Plan, seconds: f64, stop: &Stop) -> Result<TuneResult> {
             .request()
             .window_tokens((0..tokens).map(|_| (random.next() % vocabulary) as u32).collect())
     };
-    let bench = TuneBench { attention, layer: &layer, tokens, stop };
+    let bench = TuneBench { attention, layer: &layer, tokens, stop: &plan.options.stop };
     let all = layer.spec().key_heads as usize;
     // The first window fills caches and shows how long one takes.
     let first = bench.measure(1, all, vec![window()])?;

@@ -26,12 +26,13 @@ impl SelectionSettings {
     /// Reads the selection settings of a manifest; `directory` holds its scores.
     pub(crate) fn from_manifest(manifest: &Manifest, directory: &RunDirectory) -> Result<Self> {
         let settings = &manifest.lock.settings;
+        let unreadable = |why: &str| {
+            let message = format!("the settings of the run cannot be read: {why}");
+            let hint = "another version of longsift wrote them, or the manifest is damaged";
+            Diagnostic::error(Blame::Data, message).hint(hint)
+        };
         let stages: Vec<StageSettings> = serde_json::from_value(settings["stages"].clone())
-            .map_err(|why| {
-                let message = format!("the settings of the run cannot be read: {why}");
-                Diagnostic::error(Blame::Data, message)
-                    .hint("another version of longsift wrote them, or the manifest is damaged")
-            })?;
+            .map_err(|why| unreadable(&why.to_string()))?;
         let (mut score, mut filter) = (None, None);
         for stage in stages {
             match stage {
@@ -40,12 +41,8 @@ impl SelectionSettings {
                 _ => {}
             }
         }
-        let (Some(score), Some(filter)) = (score, filter) else {
-            let message = "the manifest has no stage `score` or `filter`";
-            return Err(Diagnostic::error(Blame::Data, message)
-                .hint("it was damaged after it was written")
-                .into());
-        };
+        let (score, filter) =
+            score.zip(filter).ok_or_else(|| unreadable("no stage `score` or `filter`"))?;
         let measured = manifest.units.iter().find(|unit| unit.counts.windows > 0);
         let measures = match measured {
             Some(unit) => scores::measures(&directory.root.join(&unit.scores.path))?,

@@ -34,16 +34,6 @@ pub(super) enum SampleOutcome {
 
 pub(super) const OUTCOMES: usize = 3;
 
-impl SampleOutcome {
-    pub(super) fn from_reason(reason: Option<&str>) -> Self {
-        match reason {
-            None => Self::Kept,
-            Some(NOT_SELECTED) => Self::Below,
-            Some(_) => Self::Refused,
-        }
-    }
-}
-
 #[derive(Clone, Debug)]
 pub(super) struct GroupCounts {
     pub(super) outcomes: [Amount; OUTCOMES],
@@ -200,7 +190,11 @@ impl CountSources<'_> {
                     rest.take_while(|location| location.input_row == row.input_row).count();
                 (windows, location.tokens_total)
             };
-            let outcome = SampleOutcome::from_reason(row.reason);
+            let outcome = match row.reason {
+                None => SampleOutcome::Kept,
+                Some(NOT_SELECTED) => SampleOutcome::Below,
+                Some(_) => SampleOutcome::Refused,
+            };
             let skipped = row.reason.is_some_and(|reason| self.choice.is_early_rejection(reason));
             outcomes.extend(std::iter::repeat_n((outcome, skipped), windows));
             self.sample(found, Candidate { unit, row, location, tokens }, outcome);

@@ -38,7 +38,15 @@ pub(super) fn measure(measurements: &mut Measurements<'_>) {
     let work = |turn: &RepeatedCase| (1e3 * turn.seconds * turn.repeats as f64) as u64;
     measurements.progress.phase("kernel", turns.iter().map(work).sum());
     for turn in turns.iter().filter(|turn| turn.repeats > 0) {
-        measure_case(&turn.case, turn.repeats, measurements);
+        let (case, speed) = (&turn.case, turn.case.measure(turn.repeats));
+        let tokens = case.tokens as f64;
+        let mut add = |group, value: f64, unit| {
+            let at = (tokens, "tokens");
+            measurements.add(group, series(case), at, value / speed.seconds, unit);
+        };
+        add("kernel", case.pairs(), "pairs/s");
+        // Extrapolated to 32 query heads, the geometry of Llama 3.1 8B at a head width of 128.
+        add("kernel, 32 heads", tokens * KEY_HEADS as f64 / 8.0, "tokens/s");
         measurements.progress.steps(work(turn));
     }
     for turn in turns.iter().filter(|turn| turn.repeats == 0) {
@@ -112,17 +120,6 @@ fn series(case: &BenchCase) -> String {
         threads => format!("{threads} threads"),
     };
     format!("{}, d={}, {threads}", case.kernel.name(), case.head_dim)
-}
-
-fn measure_case(case: &BenchCase, repeats: usize, measurements: &mut Measurements<'_>) {
-    let speed = case.measure(repeats);
-    let tokens = case.tokens as f64;
-    let mut add = |group, value: f64, unit| {
-        measurements.add(group, series(case), (tokens, "tokens"), value / speed.seconds, unit);
-    };
-    add("kernel", case.pairs(), "pairs/s");
-    // Extrapolated to 32 query heads, the geometry of Llama 3.1 8B at a head width of 128.
-    add("kernel, 32 heads", tokens * KEY_HEADS as f64 / 8.0, "tokens/s");
 }
 
 #[cfg(test)]

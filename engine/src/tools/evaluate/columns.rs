@@ -70,22 +70,15 @@ pub(super) fn read(
     Ok(found.iter().map(|found| values.get(&found.row).copied().flatten()).collect())
 }
 
-pub(super) struct ColumnResults {
-    pub(super) report: Report,
-    /// Agreement with the statistics, and with itself: 1, or `None` without values.
-    pub(super) agreement: BTreeMap<String, Option<f64>>,
-    /// Values by window: the document's score for whole windows.
-    pub(super) values: Vec<Option<f64>>,
-}
-
 /// Evaluates a document score, given by category and document. A document counts once: it is represented by the first
-/// of its whole windows and the mean of a statistic over all of them.
+/// of its whole windows and the mean of a statistic over all of them. Returns the report, the agreement with the statistics and
+/// with itself (1, or `None` without values), and the values by window.
 pub(super) fn results(
     windows: &ResultInput<'_>,
     name: &str,
     statistics: &[OrientedStatistic],
     values: &[Vec<Option<f64>>],
-) -> ColumnResults {
+) -> (Report, BTreeMap<String, Option<f64>>, Vec<Option<f64>>) {
     let origins = &windows.measured.origins;
     let document = |window: usize| (origins[window].category, origins[window].document);
     let of_whole = |window: usize| {
@@ -111,9 +104,7 @@ pub(super) fn results(
     });
     let own = inside_categories(origins, of_first, of_first);
     let by_window: Vec<Option<f64>> = (0..origins.len()).map(of_first).collect();
-    ColumnResults {
-        agreement: agreement.chain([(name.to_owned(), own)]).collect(),
-        values: (0..origins.len()).map(of_whole).collect(),
-        report: Report { explained: windows.explained(&by_window), ..Report::default() },
-    }
+    let report = Report { explained: windows.explained(&by_window), ..Report::default() };
+    let agreement = agreement.chain([(name.to_owned(), own)]).collect();
+    (report, agreement, (0..origins.len()).map(of_whole).collect())
 }

@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::estimates::agreement::quantiles;
+use super::estimates::by_category;
 use super::heads::HeadResults;
 use super::labels::report::LabelResults;
 use super::report::{Matrix, Report, ResultInput};
@@ -144,16 +145,12 @@ pub(crate) fn consequences(
     let filter = if amount { filter } else { &fraction };
     let mut kept = vec![false; origins.len()];
     let mut whole = Vec::new();
-    for (category, name) in categories.iter().enumerate() {
-        let windows: Vec<usize> = (0..origins.len())
-            .filter(|window| origins[*window].category == category && origins[*window].is_whole())
-            .collect();
+    let by_category = by_category(origins, |window, origin| origin.is_whole().then_some(window));
+    for (windows, name) in by_category.into_iter().zip(categories) {
         let scores: Vec<f64> =
             windows.iter().map(|window| score.values[*window].unwrap_or(f64::NAN)).collect();
-        let passing: Vec<bool> = windows
-            .iter()
-            .map(|window| passes_guards.is_none_or(|passes| passes[*window]))
-            .collect();
+        let passes = |window: &usize| passes_guards.is_none_or(|passes| passes[*window]);
+        let passing: Vec<bool> = windows.iter().map(passes).collect();
         let group = (!name.is_empty()).then_some(name.as_str());
         let chosen = filter.keep(&scores, &passing, &vec![*tokens as u64; windows.len()], group);
         for (window, keep) in windows.iter().zip(chosen.keep) {

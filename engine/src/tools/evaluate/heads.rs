@@ -63,18 +63,13 @@ pub(crate) struct HeadSeparation {
     pub(crate) far_permute: IntervalEstimate,
 }
 
-impl HeadSeparation {
-    /// Returns the mean of the results for joined windows, the sort key of heads; `None` if one is missing.
-    pub(crate) fn rank(&self) -> Option<f64> {
-        Some(f64::midpoint(self.pieces_2.value?, self.pieces_8.value?))
-    }
-}
-
 impl HeadResults {
     /// Returns the `max` heads that separate joined windows best, the best first.
     pub(crate) fn best(&self, max: usize) -> Vec<HeadSeparation> {
-        let ranks = self.heads.iter().filter_map(|head| Some((head.rank()?, *head)));
-        let mut ranked: Vec<(f64, HeadSeparation)> = ranks.collect();
+        let rank = |head: &HeadSeparation| {
+            Some((f64::midpoint(head.pieces_2.value?, head.pieces_8.value?), *head))
+        };
+        let mut ranked: Vec<(f64, HeadSeparation)> = self.heads.iter().filter_map(rank).collect();
         ranked.sort_by(|(one, _), (other, _)| other.total_cmp(one));
         ranked.into_iter().take(max).map(|(_, head)| head).collect()
     }

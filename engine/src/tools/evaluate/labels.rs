@@ -51,7 +51,7 @@ impl Evaluator<'_> {
             };
             let documents: Vec<&SampledDocument> = sampled.iter().filter(is_chosen).collect();
             for batch in documents.chunks(DOCUMENTS_AT_A_TIME) {
-                let read = sample::read_batch(self.plan, batch, self.stop)?;
+                let read = sample::read_batch(self.plan, batch)?;
                 for (length, chosen) in lengths.iter_mut().zip(&chosen) {
                     let tokens = length.tokens;
                     let mut windows = Vec::new();

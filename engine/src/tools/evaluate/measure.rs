@@ -16,7 +16,6 @@ use sha2::{Digest, Sha256};
 
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
-use crate::base::stop::Stop;
 use crate::base::text::sha256_hex;
 use crate::devices::scheduler::{Scheduler, SchedulerMessage};
 use crate::plan::Plan;
@@ -89,7 +88,6 @@ pub(crate) struct Measurer<'a> {
     models: &'a [ModelOnDevices<'a>],
     pub(crate) bytes: Option<&'a TokenBytes>,
     programs: &'a Programs<'a>,
-    stop: &'a Stop,
     journal: Journal,
     finished: HashMap<StatisticsKey, StatisticValues>,
     /// By window length and measure, the number of windows without a result, and the first reason.
@@ -109,7 +107,6 @@ impl<'a> Measurer<'a> {
         (scheduler, models): (Option<&'a Scheduler<'a>>, &'a [ModelOnDevices<'a>]),
         bytes: Option<&'a TokenBytes>,
         programs: &'a Programs<'a>,
-        stop: &'a Stop,
     ) -> Result<Self> {
         let tokenizer = plan.encoder.as_ref().map(longsift_stages::tokenize::Encoder::digest);
         let windows = json!({ "evaluation": VERSION, "tokenizer": tokenizer });
@@ -131,7 +128,6 @@ impl<'a> Measurer<'a> {
             models,
             bytes,
             programs,
-            stop,
             journal,
             finished,
             unmeasured: BTreeMap::new(),
@@ -142,7 +138,7 @@ impl<'a> Measurer<'a> {
 
     /// Measures windows of the same number of tokens and returns their results in order.
     pub(crate) fn measure(&mut self, windows: &[WindowContent]) -> Result<Vec<MeasuredValues>> {
-        self.stop.check()?;
+        self.plan.options.stop.check()?;
         let tokens = windows.first().map_or(0, |window| window.ids.len()) as u64;
         let keys: Vec<WindowKey> = windows.iter().map(WindowContent::key).collect();
         let plan = self.plan;
@@ -187,7 +183,7 @@ impl<'a> Measurer<'a> {
                 let ids: Vec<&[u32]> = missing.iter().map(|(_, window)| &window.ids[..]).collect();
                 model.run(measure, &ids, &mut |result| match result {
                     Some((position, taken)) => keep(self, missing[position].0, taken),
-                    None => self.stop.check(),
+                    None => self.plan.options.stop.check(),
                 })?;
             } else {
                 self.on_devices(measure, &missing, &mut keep)?;
@@ -297,7 +293,7 @@ impl<'a> Measurer<'a> {
             }
         }
         while !submitted.is_empty() {
-            if let Err(stopped) = self.stop.check() {
+            if let Err(stopped) = self.plan.options.stop.check() {
                 scheduler.withdraw();
                 return Err(stopped);
             }

@@ -12,8 +12,6 @@ use super::estimates::bootstrap::Bootstrap;
 use super::estimates::{IntervalEstimate, Ladder, TopFifth, Values, pairs_of_kinds, share_of_wins};
 use super::statistics::{MeasuredWindows, OrientedStatistic};
 
-const KIND_BY_CATEGORY: &str = "pieces_8";
-
 /// Results for one statistic; null without pairs of windows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct Report {
@@ -74,7 +72,7 @@ impl ResultInput<'_> {
         let values = &statistic.values;
         let mixed = KINDS.iter().filter(|kind| kind.role == KindRole::Ladder);
         let categories = self.measured.categories.iter().enumerate();
-        let by_category = Ladder::new(&self.measured.origins, values, KIND_BY_CATEGORY);
+        let by_category = Ladder::new(&self.measured.origins, values, "pieces_8");
         let of_category = |(index, name): (usize, &String)| {
             (name.clone(), by_category.in_category(index, &self.bootstrap.once))
         };

@@ -16,7 +16,6 @@ use super::measure::{Slice, WindowContent};
 use crate::base::diagnostic::{Blame, Diagnostic, DiagnosticLocation};
 use crate::base::error::Result;
 use crate::base::random::{key, mix};
-use crate::base::stop::Stop;
 use crate::base::text::bytes;
 use crate::dataset::documents::{DocumentContent, DocumentText, content_digest, document_contents};
 use crate::dataset::labels::{read_labels, values};
@@ -129,14 +128,14 @@ impl OpenCategory {
     }
 }
 
-pub(crate) fn find(plan: &Plan, wanted: &SampleOptions, stop: &Stop) -> Result<EvaluationSample> {
+pub(crate) fn find(plan: &Plan, wanted: &SampleOptions) -> Result<EvaluationSample> {
     let mut sample = EvaluationSample::default();
     let mut open: BTreeMap<String, OpenCategory> = BTreeMap::new();
     let (seed, max) = (wanted.seed, wanted.categories);
     let mut names = Categories { seed, max, ..Categories::default() };
     let mut first = true;
     while first || !open.is_empty() {
-        pass(plan, wanted, stop, &mut |category, key, row| {
+        pass(plan, wanted, &mut |category, key, row| {
             if first {
                 if let Some(out) = names.offer(&category) {
                     open.remove(&out);
@@ -151,18 +150,16 @@ pub(crate) fn find(plan: &Plan, wanted: &SampleOptions, stop: &Stop) -> Result<E
             }
         })?;
         first = false;
-        let mut still_open = BTreeMap::new();
         for (name, mut of) in std::mem::take(&mut open) {
-            sample.equal_ids += read_candidates(plan, wanted, stop, &mut of)?;
+            sample.equal_ids += read_candidates(plan, wanted, &mut of)?;
             if of.more && !of.is_complete(wanted) {
                 of.more = false;
                 of.max = (2 * of.max).min(MAX_IDS_PER_PASS);
-                still_open.insert(name, of);
+                open.insert(name, of);
             } else {
                 sample.categories.insert(name, of.sampled);
             }
         }
-        open = still_open;
     }
     sample.left_out = names.left_out;
     Ok(sample)
@@ -205,11 +202,10 @@ impl Categories {
 fn pass(
     plan: &Plan,
     wanted: &SampleOptions,
-    stop: &Stop,
     offer: &mut dyn FnMut(String, SortKey, InputRow),
 ) -> Result<()> {
     for unit in &plan.units {
-        stop.check()?;
+        plan.options.stop.check()?;
         let unreadable = plan.lost_row_groups(unit)?.rows();
         let labels = |column: &str| read_labels(&plan.dataset, unit, column, &unreadable);
         let categories = wanted.by.as_deref().map(labels).transpose()?;
@@ -242,25 +238,20 @@ fn pass(
             if let Some(content) = content {
                 offer(category, sort_key(wanted, content_digest(&content)), row);
             }
-            stop.check()
+            plan.options.stop.check()
         })?;
     }
     Ok(())
 }
 
 /// Reads the documents that a pass kept until every length has enough. Returns the rows left out because of equal ids.
-fn read_candidates(
-    plan: &Plan,
-    wanted: &SampleOptions,
-    stop: &Stop,
-    open: &mut OpenCategory,
-) -> Result<u64> {
+fn read_candidates(plan: &Plan, wanted: &SampleOptions, open: &mut OpenCategory) -> Result<u64> {
     let rows = std::mem::take(&mut open.rows);
     open.floor = rows.last_key_value().map(|(key, _)| key.clone()).or(open.floor.take());
     let mut equal_ids = 0;
     let mut all = rows.into_iter().peekable();
     while all.peek().is_some() && !open.is_complete(wanted) {
-        stop.check()?;
+        plan.options.stop.check()?;
         let batch: Vec<(SortKey, Vec<InputRow>)> = all.by_ref().take(DOCUMENTS_PER_BATCH).collect();
         let mut of_row = BTreeMap::new();
         for (index, (_, rows)) in batch.iter().enumerate() {
@@ -278,7 +269,7 @@ fn read_candidates(
             if best.as_ref().is_none_or(|(min, ..)| digest < *min) {
                 *best = Some((digest, row, content));
             }
-            stop.check()
+            plan.options.stop.check()
         })?;
         let chosen: Vec<_> = batch
             .into_iter()
@@ -301,11 +292,7 @@ fn read_candidates(
 }
 
 /// Reads and tokenizes the documents of a sample, in order; fails if they take more than half of the memory limit.
-pub(crate) fn read(
-    plan: &Plan,
-    found: &[&SampledDocument],
-    stop: &Stop,
-) -> Result<Vec<EvaluatedDocument>> {
+pub(crate) fn read(plan: &Plan, found: &[&SampledDocument]) -> Result<Vec<EvaluatedDocument>> {
     let limit = plan.spec.pipeline.input.memory_limit_bytes / 2;
     let needed: u64 = found.iter().map(|found| 4 * found.tokens as u64).sum();
     if needed > limit {
@@ -320,7 +307,7 @@ pub(crate) fn read(
     }
     let mut documents = Vec::new();
     for batch in found.chunks(DOCUMENTS_PER_BATCH) {
-        let read = read_batch(plan, batch, stop)?.into_iter();
+        let read = read_batch(plan, batch)?.into_iter();
         documents.extend(read.map(|read| EvaluatedDocument { text: None, ..read }));
     }
     Ok(documents)
@@ -355,9 +342,8 @@ impl EvaluatedDocument {
 pub(crate) fn read_batch(
     plan: &Plan,
     batch: &[&SampledDocument],
-    stop: &Stop,
 ) -> Result<Vec<EvaluatedDocument>> {
-    stop.check()?;
+    plan.options.stop.check()?;
     let mut rows: Vec<InputRow> = batch.iter().map(|found| found.row).collect();
     rows.sort_unstable();
     let within = plan.spec.score().within.as_ref();

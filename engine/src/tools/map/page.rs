@@ -13,45 +13,27 @@ const MAX_LISTED: usize = 64;
 const MAX_PAIRS: usize = 24;
 const MAX_NAME_CHARACTERS: usize = 22;
 
-/// Blocks merged with their neighbours for a chart.
-struct MergedBlocks {
-    names: Vec<String>,
-    columns: Vec<String>,
-    shares: Vec<Vec<Option<f64>>>,
-    lift: Vec<Vec<Option<f64>>>,
-    together: usize,
-}
-
 impl Map {
     /// Returns the sections. Text output shows the charts of few blocks, and the strongest pairs of many.
     pub(super) fn sections(&self) -> Vec<Section> {
-        let drawn = self.drawn();
+        let together = self.blocks.len().div_ceil(MAX_CHART_BLOCKS).max(1);
+        let [shares, lift] = self.heat_maps(together).map(Block::Heat);
         let mut lead =
             "Rows are queries, columns keys. Empty cells are not visible or not measured."
                 .to_owned();
-        if drawn.together > 1 {
+        if together > 1 {
             let _ = write!(
                 lead,
-                " {} neighbouring blocks are drawn as one; all numbers are in `--parquet` and `--format json`.",
-                drawn.together
+                " {together} neighbouring blocks are drawn as one; all numbers are in `--parquet` and `--format json`."
             );
         }
-        let scale = ColourScale::shares(drawn.shares.iter().flatten().flatten().copied());
-        let heat = |cells: &[Vec<Option<f64>>], scale: ColourScale| {
-            Block::Heat(HeatMap {
-                corner: "query ↓ key →".to_owned(),
-                columns: drawn.columns.clone(),
-                rows: drawn.names.iter().cloned().zip(cells.iter().cloned()).collect(),
-                scale,
-            })
-        };
         let lead_of = |what: &str| format!("{what} {lead}");
         let mut sections = vec![
             Section::new(
                 "shares",
                 "Share of attention",
                 &lead_of("Share of a block's attention that goes to each block."),
-                vec![heat(&drawn.shares, scale)],
+                vec![shares],
             ),
             Section::new(
                 "lift",
@@ -59,7 +41,7 @@ impl Map {
                 &lead_of(
                     "Share of attention relative to attention that is spread evenly over all visible tokens. Blue: more; orange: less.",
                 ),
-                vec![heat(&drawn.lift, ColourScale::Lift)],
+                vec![lift],
             ),
         ];
         let is_small = self.blocks.len() <= MAX_MATRIX_BLOCKS;
@@ -131,9 +113,9 @@ impl Map {
         Section::new("blocks", "Blocks", "", blocks)
     }
 
-    fn drawn(&self) -> MergedBlocks {
-        let together = self.blocks.len().div_ceil(MAX_CHART_BLOCKS);
-        let starts: Vec<usize> = (0..self.blocks.len()).step_by(together.max(1)).collect();
+    /// Returns the maps of shares and of lift, with `together` neighbouring blocks merged.
+    fn heat_maps(&self, together: usize) -> [HeatMap; 2] {
+        let starts: Vec<usize> = (0..self.blocks.len()).step_by(together).collect();
         let of = |start: usize| start..self.blocks.len().min(start + together);
         let merged = |cells: &[Vec<Option<f64>>]| -> Vec<Vec<Option<f64>>> {
             let cell = |queries: usize, keys: usize| {
@@ -164,14 +146,18 @@ impl Map {
             let cells = shares.iter().zip(uniform);
             cells.map(|(share, uniform)| Some((*share)? / (*uniform)?)).collect()
         });
-        let name = |start: &usize| shortened(&self.name(*start), MAX_NAME_CHARACTERS);
-        MergedBlocks {
-            names: starts.iter().map(name).collect(),
+        let lift: Vec<Vec<Option<f64>>> = lift.collect();
+        let scale = ColourScale::shares(shares.iter().flatten().flatten().copied());
+        [(shares, scale), (lift, ColourScale::Lift)].map(|(cells, scale)| HeatMap {
+            corner: "query ↓ key →".to_owned(),
             columns: starts.iter().map(usize::to_string).collect(),
-            lift: lift.collect(),
-            shares,
-            together,
-        }
+            rows: starts
+                .iter()
+                .map(|start| shortened(&self.name(*start), MAX_NAME_CHARACTERS))
+                .zip(cells)
+                .collect(),
+            scale,
+        })
     }
 }
 

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
-use crate::base::stop::Stop;
 use crate::base::text::{count, quoted, quoted_value, suggest};
 use crate::dataset::labels::read_labels;
 use crate::plan::Plan;
@@ -24,16 +23,11 @@ pub(crate) struct LabelClasses {
 }
 
 /// Reads the labels of all rows. `good`: values that are worth keeping.
-pub(crate) fn classes(
-    plan: &Plan,
-    column: &str,
-    good: &[String],
-    stop: &Stop,
-) -> Result<LabelClasses> {
+pub(crate) fn classes(plan: &Plan, column: &str, good: &[String]) -> Result<LabelClasses> {
     plan.dataset.check_label_column(column)?;
     let (mut rows, mut null_rows) = (BTreeMap::new(), 0);
     for unit in &plan.units {
-        stop.check()?;
+        plan.options.stop.check()?;
         let (labels, unreadable) = plan.read_usable(unit, |lost| {
             let labels = read_labels(&plan.dataset, unit, column, &lost.rows())?;
             Ok((labels, lost.rows()))
