@@ -16,7 +16,6 @@ pub const NAME_NEXT_TO_EDITED: &str = "README.longsift.md";
 
 /// Start of the line that marks a card, before the digest of the other lines.
 const MARK: &str = "<!-- Written by longsift, digest ";
-/// End of the line that marks a card.
 const MARK_END: &str =
     ". A file that you edit is kept: the next card is then README.longsift.md. -->";
 

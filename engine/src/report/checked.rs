@@ -119,7 +119,6 @@ fn summary_value(check: &Check, summary: &Summary) -> Option<f64> {
     Some(count as f64)
 }
 
-/// Values of the samples of a check.
 struct SampleAggregate<'a> {
     check: &'a Check,
     /// Index of the statistic in the table; `None` for the score.

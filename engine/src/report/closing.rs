@@ -9,7 +9,6 @@ use crate::base::text::{bytes, count, line_safe, quoted_value, seconds, value_na
 use crate::run_directory::calibration::{GroupDrift, moved_most};
 use crate::run_directory::summary::{DeviceWork, LabelCounts, LabelShares, Summary};
 
-/// Maximum number of groups whose drift is listed.
 const MAX_GROUPS: usize = 10;
 const MAX_LABELS: usize = 50;
 

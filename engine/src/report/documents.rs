@@ -1,7 +1,7 @@
 //! Outcomes of documents in runs, and their comparison between two runs.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt;
+use std::fmt::{self, Write};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde::Serialize;
@@ -516,7 +516,7 @@ impl DocumentChange {
             && let Some(window) = before.window
         {
             let [before, now] = [before, now].map(|of| of.reason.as_deref().unwrap_or("kept"));
-            text += &format!(", window {window} {before} → {now}");
+            let _ = write!(text, ", window {window} {before} → {now}");
         }
         text
     }

@@ -60,14 +60,12 @@ pub(crate) struct ReportSources<'a> {
     pub(crate) input: std::result::Result<&'a Plan, String>,
     /// Whether samples are shown as text.
     pub(crate) text: bool,
-    /// Time by stage, if known.
     pub(crate) times: Vec<(&'static str, Duration)>,
 }
 
 /// A report: the contents of `report.json`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Overview {
-    /// Version of the format of `report.json`.
     version: u32,
     longsift: String,
     name: String,
@@ -133,7 +131,6 @@ struct Means {
 
 const MAX_LABELS: usize = 24;
 
-/// Builds the report of a finished run.
 pub(crate) fn read(directory: &RunDirectory, text: bool) -> Result<Overview> {
     let unfinished = || not_finished(directory);
     let manifest = Manifest::read_finished(directory)?;
@@ -324,7 +321,6 @@ fn means(choice: &SelectionSettings, name: &str, [kept, others]: &[Lists; 2]) ->
     (name.to_owned(), Means { doc, windows, kept: mean(kept), not_kept: mean(others) })
 }
 
-/// Text output of `longsift report`.
 impl fmt::Display for Overview {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let share = |part: u64, all: u64| 100.0 * part as f64 / all.max(1) as f64;

@@ -73,9 +73,7 @@ pub(crate) enum Block {
     /// A paragraph in small print; parts in backticks are code.
     Note(String),
     List(Vec<String>),
-    /// Text to copy.
     Code(String),
-    /// Colours with their meanings.
     Legend(Vec<Swatch>),
     Chart(Chart),
     Bars(Bars),
@@ -128,7 +126,6 @@ impl CaptionedChart {
     }
 }
 
-/// Horizontal bars, one row below the other.
 #[derive(Debug, Default)]
 pub(crate) struct Bars {
     pub(crate) legend: Vec<Swatch>,
@@ -177,7 +174,6 @@ pub(crate) struct SampleText {
     pub(crate) title: String,
     pub(crate) location: String,
     pub(crate) why: String,
-    /// Statistics: name and formatted value.
     pub(crate) statistics: Vec<(String, String)>,
     /// Beginning, omission and end; `None` if the text is not shown.
     pub(crate) excerpt: Option<(String, String, String)>,

@@ -35,7 +35,6 @@ pub struct Verification {
     pub finished: bool,
     pub files: u64,
     pub bytes: u64,
-    /// Number of rows accounted for.
     pub rows: u64,
     /// Finding about the cached layer-zero table.
     pub table: &'static str,

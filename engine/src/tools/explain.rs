@@ -6,7 +6,7 @@ mod gains;
 mod page;
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::fmt::{self, Write};
 use std::ops::Range;
 
 use longsift_kernels::BlockShares;
@@ -98,7 +98,6 @@ struct TermValue {
 
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Explanation {
-    /// Version of the JSON format.
     version: u32,
     pipeline: String,
     id: String,
@@ -514,7 +513,7 @@ impl Explanation {
             outcome.score.map_or("no score".to_owned(), |score| format!("score {score:.6}"));
         let mut verdict = format!("{result}; {score}");
         if let Some(rank) = outcome.rank {
-            verdict += &format!(", rank {} of {} samples", count(rank), count(outcome.of));
+            let _ = write!(verdict, ", rank {} of {} samples", count(rank), count(outcome.of));
             let group =
                 outcome.group.as_deref().map(|group| format!(" of {}", quoted_value(group)));
             verdict += &group.unwrap_or_default();

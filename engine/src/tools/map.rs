@@ -92,7 +92,6 @@ pub(crate) struct MapBlock {
 
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Map {
-    /// Version of the JSON format.
     version: u32,
     longsift: String,
     pipeline: String,

@@ -57,7 +57,6 @@ pub(super) struct SettingText {
     pub(super) items: Vec<Self>,
 }
 
-/// Returns the settings of a stage or section.
 pub(super) fn settings_of(name: &str) -> Vec<SettingText> {
     let root = schema::pipeline();
     let section = schema::sections(root).find(|(section, _)| *section == name);

@@ -60,7 +60,6 @@ fn written(letter: char) -> usize {
     if "<>&\"'".contains(letter) { "&#60;".len() } else { printable(letter).len() }
 }
 
-/// Returns how many leading characters fit.
 fn fitting(letters: impl Iterator<Item = char>) -> usize {
     let bytes = letters.take(MAX_CHARACTERS).scan(0, |bytes, letter| {
         *bytes += written(letter);

@@ -35,7 +35,6 @@ pub(crate) struct DevicePoll {
     /// Bytes reserved by windows in flight.
     pub(crate) reserved_bytes: u64,
     pub(crate) in_flight: u64,
-    /// Utilisation, if the device reports it.
     pub(crate) utilisation_percent: Option<u64>,
 }
 

@@ -11,10 +11,8 @@ use crate::run_directory::selected::SelectedRow;
 
 const SAMPLES_PER_KIND: usize = 2;
 
-/// Seed of random samples.
 pub(crate) const SEED: u64 = 1;
 
-/// Reason to show a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum PickKind {
@@ -122,7 +120,9 @@ impl Picks {
     /// Adds the candidates of another part of the same group.
     pub(super) fn append(&mut self, other: Self) {
         for (picks, more) in self.0.iter_mut().zip(other.0) {
-            more.into_iter().for_each(|pick| insert(picks, pick));
+            for pick in more {
+                insert(picks, pick);
+            }
         }
     }
 

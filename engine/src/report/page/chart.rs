@@ -18,7 +18,6 @@ const MAX_RATIO: f64 = 3.0;
 const MAX_NAMES: usize = 6;
 const MIN_DISTANCE: f64 = 0.1;
 
-/// A chart that fills the width of its container.
 #[derive(Clone, Debug, PartialEq, Template)]
 #[template(path = "chart.svg", escape = "html")]
 pub(crate) struct Chart {
@@ -65,7 +64,6 @@ impl Tick {
 /// Columns, one for each bin; each has a part for every series.
 pub(crate) struct ColumnChart<'a> {
     pub(crate) label: String,
-    /// Names and colours of the series.
     pub(crate) series: &'a [(&'a str, &'a str)],
     /// Values by bin and series.
     pub(crate) bins: Vec<Vec<f64>>,
@@ -211,7 +209,7 @@ impl LineChart<'_> {
             let position =
                 |(at, value): &(f64, f64)| (x.position(*at), height * (1.0 - y.position(*value)));
             let points: Vec<(f64, f64)> = line.iter().map(position).collect();
-            layer.line(&points, stroke, name);
+            layer.line(&points, stroke, name.clone());
             for ((at, value), point) in line.iter().zip(points).filter(|_| with_dots) {
                 let (at, value) = ((self.shown_x)(*at), (self.shown)(*value));
                 layer.dot(point, stroke, format!("{name}, {at}: {value}"));

@@ -13,7 +13,6 @@ pub(crate) mod colour {
     pub(crate) const VERMILLION: &str = "#D55E00";
     pub(crate) const PURPLE: &str = "#CC79A7";
     pub(crate) const GREY: &str = "#98A2B3";
-    /// Colours of series, in order.
     pub(crate) const SERIES: [&str; 8] =
         [BLUE, ORANGE, GREEN, PURPLE, "#56B4E9", VERMILLION, "#F0E442", GREY];
     pub(crate) const PALE: &str = "#C3CAD5";
@@ -101,12 +100,7 @@ impl Drawing {
         }
     }
 
-    pub(crate) fn line(
-        &mut self,
-        points: &[(f64, f64)],
-        stroke: &'static str,
-        title: impl Into<String>,
-    ) {
+    pub(crate) fn line(&mut self, points: &[(f64, f64)], stroke: &'static str, title: String) {
         let mut d = String::new();
         for (index, (x, y)) in points.iter().enumerate() {
             let command = if index == 0 { 'M' } else { 'L' };
@@ -116,23 +110,12 @@ impl Drawing {
     }
 
     /// Adds a dot, which keeps its shape when the drawing is stretched.
-    pub(crate) fn dot(
-        &mut self,
-        (x, y): (f64, f64),
-        stroke: &'static str,
-        title: impl Into<String>,
-    ) {
+    pub(crate) fn dot(&mut self, (x, y): (f64, f64), stroke: &'static str, title: String) {
         self.stroke(format!("M{:.1} {y:.1}h0", UNITS * x), stroke, "7", title);
     }
 
     /// Adds an arc between two points of the bottom; its height is proportional to its width.
-    pub(crate) fn arc(
-        &mut self,
-        from: f64,
-        to: f64,
-        stroke: &'static str,
-        title: impl Into<String>,
-    ) {
+    pub(crate) fn arc(&mut self, from: f64, to: f64, stroke: &'static str, title: String) {
         let bottom = f64::from(self.height);
         // The highest point of the curve is half as far away as its control point.
         let top = bottom - 2.0 * (bottom - 4.0) * (to - from).abs();
@@ -149,14 +132,7 @@ impl Drawing {
         self.shapes.push(Shape::Line { d, stroke, width: "1.5", dashed: true, title });
     }
 
-    fn stroke(
-        &mut self,
-        d: String,
-        stroke: &'static str,
-        width: &'static str,
-        title: impl Into<String>,
-    ) {
-        let title = title.into();
+    fn stroke(&mut self, d: String, stroke: &'static str, width: &'static str, title: String) {
         self.shapes.push(Shape::Line { d, stroke, width, dashed: false, title });
     }
 }

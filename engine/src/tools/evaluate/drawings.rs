@@ -30,7 +30,7 @@ pub(super) fn intervals(
             let y = f64::from(LINE) * (index as f64 + 0.5);
             let title = format!("{}: {}", series[index], with_interval(estimate.as_ref()));
             if let Some(ends) = interval {
-                layer.line(&ends.map(|end| (end, y)), stroke, &title);
+                layer.line(&ends.map(|end| (end, y)), stroke, title.clone());
             }
             layer.dot((*value, y), stroke, title);
         }

@@ -1,6 +1,6 @@
 //! Evaluation of the attention heads of a whole model: the ladder and the pairs of `evaluate`, for one head at a time.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use longsift_stages::contract::{Kind, StatisticValues};
 use longsift_stages::{LanguageModel, StageSettings};
@@ -149,17 +149,13 @@ impl HeadColumn {
         values: &[Vec<Option<f64>>],
         windows: &ResultInput<'_>,
     ) -> HeadResults {
-        let mut heads: Vec<HeadSeparation> = Vec::new();
-        for ((layer, head), values) in self.heads.iter().zip(values) {
-            if !heads.iter().any(|of| (of.layer, of.head) == (*layer, *head)) {
-                let [pieces_2, pieces_8, far_permute] =
-                    KINDS_OF_HEADS.map(|(kind, ..)| windows.for_kind(values, kind));
-                let (layer, head) = (*layer, *head);
-                heads.push(HeadSeparation { layer, head, pieces_2, pieces_8, far_permute });
-            }
-        }
-        heads.sort_by_key(|of| (of.layer, of.head));
-        HeadResults { measure: self.measure.clone(), heads }
+        let columns: BTreeMap<_, _> = self.heads.iter().zip(values).collect();
+        let heads = columns.into_iter().map(|((layer, head), values)| {
+            let [pieces_2, pieces_8, far_permute] =
+                KINDS_OF_HEADS.map(|(kind, ..)| windows.for_kind(values, kind));
+            HeadSeparation { layer: *layer, head: *head, pieces_2, pieces_8, far_permute }
+        });
+        HeadResults { measure: self.measure.clone(), heads: heads.collect() }
     }
 }
 

@@ -135,15 +135,13 @@ impl LengthResults {
         let mut add = |id: &str, title: &str, lead: &str, blocks: Vec<Block>| {
             sections.push(section(self.tokens, id, title, lead, blocks).on_request());
         };
-        let ladder: Vec<&'static WindowKind> =
-            KINDS.iter().filter(|kind| kind.role == KindRole::Ladder).collect();
         add("statistics", "Statistics", "", vec![descriptions(&self.statistics)]);
         add(
             "ladder",
             "Whole windows against joined pieces",
             "How often a whole window ranks above one joined from pieces of several documents: 1 always, 0.5 by chance. In \
              brackets: 95 % bootstrap intervals.",
-            vec![self.ladder_drawing(&ladder)],
+            vec![self.ladder_drawing()],
         );
         add(
             "pairs",
@@ -198,18 +196,19 @@ impl LengthResults {
         }
     }
 
-    fn ladder_drawing(&self, kinds: &[&'static WindowKind]) -> Block {
+    fn ladder_drawing(&self) -> Block {
+        let kinds = || KINDS.iter().filter(|kind| kind.role == KindRole::Ladder);
         let rows = by_importance(&self.reports).map(|(name, report)| {
-            let estimate = |kind: &&WindowKind| report.ladder.get(kind.name).copied();
-            (name.clone(), kinds.iter().map(estimate).collect())
+            let estimate = |kind: &WindowKind| report.ladder.get(kind.name).copied();
+            (name.clone(), kinds().map(estimate).collect())
         });
-        let names: Vec<String> = kinds.iter().map(|kind| kind.name.replace('_', " ")).collect();
+        let names: Vec<String> = kinds().map(|kind| kind.name.replace('_', " ")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         Block::Bars(intervals(&names, rows, 0.5))
     }
 
     fn pair_drawings(&self) -> Vec<Block> {
-        let block = |title: &str, roles: &[KindRole]| {
+        let block = |(title, roles): (&str, &[KindRole])| {
             let names = pairs_of(roles);
             let rows = by_importance(&self.reports).map(|(name, report)| {
                 let cell =
@@ -219,14 +218,13 @@ impl LengthResults {
             let columns = names.iter().map(|name| name.replace('_', " ")).collect();
             [Block::Heading(title.to_owned()), diverging(columns, rows, (0.0, 1.0))]
         };
-        let mut blocks = Vec::new();
-        blocks.extend(block(
-            "Dependence: against the same window without its context",
-            &[KindRole::Dependence, KindRole::PlantedTwin],
-        ));
-        blocks.extend(block("Junk: against junk made of the window", &[KindRole::Junk]));
-        blocks.extend(block("For information only", &[KindRole::Information]));
-        blocks
+        let dependence = "Dependence: against the same window without its context";
+        let drawings: [(&str, &[KindRole]); 3] = [
+            (dependence, &[KindRole::Dependence, KindRole::PlantedTwin]),
+            ("Junk: against junk made of the window", &[KindRole::Junk]),
+            ("For information only", &[KindRole::Information]),
+        ];
+        drawings.into_iter().flat_map(block).collect()
     }
 
     fn top_fifth_drawing(&self, of: fn(&Report) -> &TopFifthShares) -> Block {

@@ -108,7 +108,9 @@ impl MeasuredWindows {
     ) {
         let (windows, hash) = &mut self.kinds[origin.kind];
         *windows += 1;
-        ids.iter().for_each(|id| hash.update(id.to_le_bytes()));
+        for id in ids {
+            hash.update(id.to_le_bytes());
+        }
         let mut numbers = Vec::with_capacity(self.columns.len());
         for (of, values) in plan.measures.columns.iter().zip(values) {
             for (index, column) in of.columns.iter().enumerate() {

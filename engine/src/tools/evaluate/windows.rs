@@ -10,23 +10,15 @@ use crate::base::random::{Rng, key};
 /// Maximum number of base windows of a document, which are spread over it.
 pub(crate) const WINDOWS_PER_DOCUMENT: usize = 4;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[serde(into = "String")]
+#[schemars(with = "String", rename = "Tokens", extend("pattern" = "^S[0-9]+$"))]
 pub(crate) struct WindowLength(pub(crate) u64);
 
-/// Serialized as the key `S2048`.
-impl Serialize for WindowLength {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&format_args!("S{}", self.0))
-    }
-}
-
-impl JsonSchema for WindowLength {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "Tokens".into()
-    }
-
-    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({ "type": "string", "pattern": "^S[0-9]+$" })
+/// Returns the key in results: `S2048`.
+impl From<WindowLength> for String {
+    fn from(length: WindowLength) -> Self {
+        format!("S{}", length.0)
     }
 }
 
