@@ -174,15 +174,6 @@ pub(super) fn short(value: &str) -> String {
     if letters.next().is_some() { name + "…" } else { name }
 }
 
-/// Describes the reason for which a sample is not kept.
-pub(super) fn in_words(reason: &str) -> String {
-    if reason == NOT_SELECTED {
-        "below the threshold".to_owned()
-    } else {
-        line_safe(&reason.replace('_', " "))
-    }
-}
-
 impl GroupReport {
     pub(super) fn all(&self) -> Amount {
         let mut all = self.kept;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::drawings::{self, COLOURS, WaterfallStep};
-use super::groups::{self, GroupReport, GroupStatistic, ShownSample, in_words};
+use super::groups::{self, GroupReport, GroupStatistic, ShownSample};
 use super::machine::DevicePoll;
 use super::picks::{KINDS, SEED};
 use super::{Means, Overview, rejected};

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::excerpts::Texts;
 use super::gather::GroupCounts;
-use super::groups::{self, in_words};
+use super::groups;
 use super::picks::{Pick, Picks};
 use crate::base::error::Result;
 use crate::base::text::count;
