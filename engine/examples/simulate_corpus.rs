@@ -80,7 +80,7 @@ fn main() -> Answer<()> {
     timed("input", || shape.write_input(&folder))?;
     let plan = timed("plan", || open_plan(&folder, report))?;
     assert_eq!(plan.units.len() as u64, units, "a row group is a work unit");
-    let lock = lock::lock(&plan, &digests(&plan)?);
+    let lock = lock::lock_with_models(&plan, &digests(&plan)?);
     let wanted = lock.identity.fingerprints();
     timed("scores (simulated)", || shape.write_scores(&plan, &lock, &wanted))?;
     let directory = &plan.directory;
@@ -245,7 +245,7 @@ impl Shape {
     fn write_scores(self, plan: &Plan, lock: &PipelineLock, wanted: &Fingerprints) -> Answer<()> {
         let directory = &plan.directory;
         directory.prepare()?;
-        lock::with_model(lock.clone(), plan, &digests(plan)?).write(&directory.lock_file())?;
+        lock.write(&directory.lock_file())?;
         plan.units.par_iter().try_for_each(|unit| {
             let record = units::record_path(directory, &unit.name());
             if record.exists() {

@@ -157,10 +157,10 @@ impl Plan {
 
     /// Returns the row groups of a unit that a run would quarantine; empty if the run would fail instead.
     pub fn lost_row_groups(&self, unit: &WorkUnit) -> Result<LostRowGroups> {
+        let none = LostRowGroups::default();
         match self.spec.pipeline.input.on_bad_file {
-            OnBadFile::Fail => Ok(LostRowGroups::default()),
+            OnBadFile::Fail => Ok(none),
             OnBadFile::Quarantine => {
-                let none = LostRowGroups::default();
                 none.with_others(&self.dataset, unit, None, &self.options.stop)
             }
         }

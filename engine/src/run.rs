@@ -193,7 +193,6 @@ impl Run<'_> {
         }
         let mut state = self.begin(options)?;
         let lock = lock::with_command(state.lock, plan);
-        let known = lock::with_model(lock.clone(), plan, &state.digests);
         if options.only_quarantined {
             let rows =
                 reopen::reopen_quarantined(plan, &self.scores, &mut state.valid, &state.wanted)?;
@@ -209,7 +208,7 @@ impl Run<'_> {
             && let Some(summary) = finished(plan, &lock.identity, &valid)?
         {
             self.directory.remove_working_files()?;
-            self.restore_plan_and_lock(&known, &valid)?;
+            self.restore_plan_and_lock(&lock, &valid)?;
             return self.finished_outcome(summary);
         }
         if may_be_done {
@@ -219,11 +218,11 @@ impl Run<'_> {
             missing::refuse_missing(plan, &valid, &state.wanted)?;
         }
         self.write_plan(&self.plan_json(&valid))?;
-        self.write_lock(&known)?;
+        self.write_lock(&lock)?;
         let facts =
             json!({ "units": plan.units.len(), "units_scored": valid.iter().flatten().count() });
         events::append(self.directory, "run_started", facts)?;
-        let done = self.score_to_commit(valid, &state.wanted, &lock, &known, run_lock);
+        let done = self.score_to_commit(valid, &state.wanted, &lock, run_lock);
         self.record_failure(&done);
         done
     }
@@ -233,7 +232,6 @@ impl Run<'_> {
         valid: Vec<Option<UnitRecord>>,
         wanted: &Fingerprints,
         lock: &PipelineLock,
-        known: &PipelineLock,
         run_lock: &RunLock,
     ) -> Result<RunOutcome> {
         let plan = self.plan;
@@ -245,7 +243,7 @@ impl Run<'_> {
         let selection = self.progress.timed("score", || {
             select::select(plan, &self.scores, &scored.records, &lock.identity, self.stop)
         })?;
-        self.write(lock, known, &scored, selection, run_lock)
+        self.write(lock, &scored, selection, run_lock)
     }
 
     /// Records why a run failed or was stopped, for `longsift status`.

@@ -113,18 +113,18 @@ impl Spec {
             return Err(vec![Diagnostic::error(Blame::Pipeline, message).hint(hint)]);
         }
         let mut sources = Sources::default();
-        let file = sources.add_file(name, text);
+        let file = sources.add(Some(name), text);
         let set: Vec<usize> = overrides
             .set
             .iter()
-            .map(|argument| sources.add_argument(&format!("{}{argument}", overrides::SET)))
+            .map(|argument| sources.add(None, &format!("{}{argument}", overrides::SET)))
             .collect();
         let param: Vec<(usize, String)> = (overrides.param.iter())
             .map(|argument| {
                 // Values may be secret, and no message is about a part of one.
                 let name = argument.split_once('=').map(|(name, _)| format!("{name}=…"));
                 let name = name.as_ref().unwrap_or(argument);
-                (sources.add_argument(&format!("{}{name}", overrides::PARAM)), argument.clone())
+                (sources.add(None, &format!("{}{name}", overrides::PARAM)), argument.clone())
             })
             .collect();
 

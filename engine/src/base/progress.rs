@@ -160,10 +160,6 @@ impl Progress {
         self.bar.inc(count);
     }
 
-    pub fn step(&self) {
-        self.bar.inc(1);
-    }
-
     pub fn reached(&self, steps: u64) {
         self.bar.set_position(steps);
     }
@@ -227,7 +223,7 @@ mod tests {
         progress.reached(64);
         assert_eq!((progress.bar.position(), progress.bar.length()), (64, Some(256)));
         progress.phase("write", 2);
-        progress.step();
+        progress.steps(1);
         assert_eq!((progress.bar.position(), progress.bar.length()), (1, Some(2)));
         let snapshot = ProgressSnapshot { phase: "write", share: 0.5, windows: 0, tokens: 0 };
         assert_eq!(progress.snapshot(), snapshot);

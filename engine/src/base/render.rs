@@ -17,24 +17,24 @@ const BEFORE_CARET: usize = 40;
 /// Formats all diagnostics as text that ends with a line break; without diagnostics it is empty. `color` adds ANSI colours, the
 /// only terminal control sequences in the text.
 pub fn render(diagnostics: &[Diagnostic], color: bool) -> String {
-    let texts = diagnostics.iter().map(|diagnostic| render_one(diagnostic, Paint { color }));
+    let texts = diagnostics.iter().map(|diagnostic| render_one(diagnostic, color));
     texts.collect::<Vec<_>>().join("\n")
 }
 
-fn render_one(diagnostic: &Diagnostic, paint: Paint) -> String {
+fn render_one(diagnostic: &Diagnostic, color: bool) -> String {
     let (word, style) = match diagnostic.severity {
         Severity::Error => ("error", RED),
         Severity::Warning => ("warning", YELLOW),
     };
-    let message = paint.styled(STRONG, &line_safe(&diagnostic.message));
-    let mut out = format!("{}: {message}\n", paint.styled(style, word));
+    let message = styled(color, STRONG, &line_safe(&diagnostic.message));
+    let mut out = format!("{}: {message}\n", styled(color, style, word));
     let label = diagnostic.label.as_deref();
     match &diagnostic.location {
         Some(DiagnosticLocation::Text(location)) => {
-            out.push_str(&source(location, label, style, paint));
+            out.push_str(&source(location, label, style, color));
         }
         Some(DiagnosticLocation::Data(location)) => {
-            let _ = writeln!(out, " {} {}", paint.styled(BLUE, "-->"), line_safe(location));
+            let _ = writeln!(out, " {} {}", styled(color, BLUE, "-->"), line_safe(location));
             out.extend(label.map(|label| format!("     {}\n", line_safe(label))));
         }
         None => out.extend(label.map(|label| format!("  {}\n", line_safe(label)))),
@@ -44,30 +44,30 @@ fn render_one(diagnostic: &Diagnostic, paint: Paint) -> String {
         out.push('\n');
     }
     for note in &diagnostic.notes {
-        let _ = writeln!(out, "{}: {}", paint.styled(STRONG, "note"), line_safe(note));
+        let _ = writeln!(out, "{}: {}", styled(color, STRONG, "note"), line_safe(note));
     }
     if let Some(hint) = &diagnostic.hint {
-        let _ = writeln!(out, "{}: {}", paint.styled(CYAN, "hint"), line_safe(hint));
+        let _ = writeln!(out, "{}: {}", styled(color, CYAN, "hint"), line_safe(hint));
     }
     out
 }
 
 /// Formats the frame with the source line and the caret.
-fn source(location: &TextLocation, label: Option<&str>, style: &str, paint: Paint) -> String {
+fn source(location: &TextLocation, label: Option<&str>, style: &str, color: bool) -> String {
     let number = location.line.map_or(String::new(), |line| line.to_string());
     let margin = " ".repeat(number.len().max(1));
     let position =
         location.line.map_or(String::new(), |line| format!(":{line}:{}", location.column));
-    let bar = paint.styled(BLUE, "|");
+    let bar = styled(color, BLUE, "|");
     let shown = shown_line(location);
-    let carets = paint.styled(style, &"^".repeat(shown.carets));
-    let label =
-        label.map_or(String::new(), |label| format!(" {}", paint.styled(style, &line_safe(label))));
-    let number = paint.styled(BLUE, &format!("{number:>width$}", width = margin.len()));
+    let carets = styled(color, style, &"^".repeat(shown.carets));
+    let label = label
+        .map_or(String::new(), |label| format!(" {}", styled(color, style, &line_safe(label))));
+    let number = styled(color, BLUE, &format!("{number:>width$}", width = margin.len()));
     let text = if shown.text.is_empty() { String::new() } else { format!(" {}", shown.text) };
     format!(
         "{margin}{arrow} {name}{position}\n{margin} {bar}\n{number} {bar}{text}\n{margin} {bar} {gap}{carets}{label}\n",
-        arrow = paint.styled(BLUE, "-->"),
+        arrow = styled(color, BLUE, "-->"),
         name = line_safe(&location.name),
         gap = " ".repeat(shown.gap),
     )
@@ -124,18 +124,11 @@ const CYAN: &str = "1;36";
 const BLUE: &str = "1;34";
 const STRONG: &str = "1";
 
-#[derive(Clone, Copy)]
-struct Paint {
-    color: bool,
-}
-
-impl Paint {
-    fn styled(self, style: &str, text: &str) -> String {
-        if !self.color || text.is_empty() {
-            return text.to_string();
-        }
-        format!("\u{1b}[{style}m{text}\u{1b}[0m")
+fn styled(color: bool, style: &str, text: &str) -> String {
+    if !color || text.is_empty() {
+        return text.to_string();
     }
+    format!("\u{1b}[{style}m{text}\u{1b}[0m")
 }
 
 #[cfg(test)]

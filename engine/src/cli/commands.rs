@@ -10,9 +10,7 @@ use super::answer::{
     answer, answer_with, check_output_paths, color, eprint, is_printed, print, print_line, report,
     report_failure, terminal_text, unknown_name, write_page, write_requested,
 };
-use super::planned::{
-    make_plan, make_plan_with, named_run, plan_options, refuse_without_effect, start_threads,
-};
+use super::planned::{make_plan, make_plan_with, named_run, plan_options, refuse_without_effect};
 use super::run::run;
 use super::validate::validate;
 use super::{cache, logging};
@@ -174,7 +172,6 @@ fn plan(
 fn write_lock(cli: &Cli, arguments: &PlanArguments) -> Result<u8> {
     let path = pipeline_lock::path_next_to(&arguments.pipeline.pipeline);
     marked::check(&path, PipelineLock::MARK)?;
-    start_threads(arguments)?;
     let plan = make_plan(cli, arguments)?;
     let weights = plan.attention.as_ref().map(|attention| -> Result<String> {
         match longsift_stages::model::known_weights_digest(&attention.model, &plan.cache_folder) {
@@ -273,7 +270,6 @@ fn tune(
 ) -> Result<u8> {
     check_output_paths([(html, Mark::PAGE)])?;
     let options = PlanOptions { stop: Stop::on_signals()?, ..plan_options(arguments) };
-    start_threads(arguments)?;
     let plan = make_plan_with(cli, arguments, options)?;
     let tuned = tune::tune(&plan, seconds)?;
     write_page(html, || tuned.page())?;
@@ -288,7 +284,6 @@ fn evaluate(cli: &Cli, arguments: &EvaluateArguments, bars: bool) -> Result<u8> 
         "an evaluation",
         ["its windows are not those of a run", "it samples the whole input"],
     )?;
-    start_threads(&arguments.plan)?;
     let mut plan = make_plan(cli, &arguments.plan)?;
     let options = &arguments.options;
     plan.options.stop = Stop::on_signals()?;
@@ -321,7 +316,6 @@ fn explain(cli: &Cli, arguments: &ExplainArguments) -> Result<u8> {
     let needless = ["the window is measured again", "the window is searched in the whole input"];
     refuse_without_effect(&arguments.plan, "one window", needless)?;
     check_output_paths([(arguments.html.as_deref(), Mark::PAGE)])?;
-    start_threads(&arguments.plan)?;
     let plan = make_plan(cli, &arguments.plan)?;
     let run = named_run(&arguments.plan)?;
     let found = explain::explain(&plan, run.as_ref(), &arguments.sample, arguments.layer)?;
@@ -334,7 +328,6 @@ fn map(cli: &Cli, arguments: &MapArguments, bars: bool) -> Result<u8> {
     let needless =
         ["the document is measured again", "the document is searched in the whole input"];
     refuse_without_effect(&arguments.plan, "a map", needless)?;
-    start_threads(&arguments.plan)?;
     // Signals are not caught: one pass leaves nothing to resume.
     let messages = arguments.options.messages.clone();
     let subject = messages.map_or(Subject::Document, Subject::Conversation);

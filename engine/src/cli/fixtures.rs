@@ -97,7 +97,7 @@ fn read(path: &Path) -> Result<Vec<(Test, String)>> {
     let text = String::from_utf8(bytes)
         .map_err(|_| Diagnostic::error(Blame::Pipeline, format!("`{name}` is not UTF-8")))?;
     let mut sources = Sources::default();
-    let source = sources.add_file(&name, &text);
+    let source = sources.add(Some(&name), &text);
     let mut problems = Problems::new(&sources);
     let root = yaml::read(&text, Origin { source, column: 1 }, &mut problems);
     let entries = root.as_ref().map_or(&[][..], Node::entries);

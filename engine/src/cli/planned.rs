@@ -18,6 +18,7 @@ pub(super) fn make_plan_with(
     options: PlanOptions,
 ) -> Result<Plan> {
     let PipelineArguments { pipeline, overrides } = &arguments.pipeline;
+    start_threads(arguments)?;
     let plan = crate::plan(pipeline, overrides, options)?;
     report(cli, &plan.warnings);
     Ok(plan)
@@ -43,7 +44,7 @@ pub(super) fn named_run(arguments: &PlanArguments) -> Result<Option<RunDirectory
     is_named.then(|| RunDirectory::open(path)).transpose()
 }
 
-pub(super) fn start_threads(arguments: &PlanArguments) -> Result<()> {
+fn start_threads(arguments: &PlanArguments) -> Result<()> {
     let Some(threads) = arguments.threads else { return Ok(()) };
     let started = rayon::ThreadPoolBuilder::new().num_threads(usize::from(threads)).build_global();
     started.map_err(|error| {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::answer::{eprint, print_line, report, report_failure, terminal_text};
 use super::observe::Observers;
-use super::planned::{make_plan_with, plan_options, start_threads};
+use super::planned::{make_plan_with, plan_options};
 use super::ray;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
@@ -117,7 +117,6 @@ fn prepare(cli: &Cli, arguments: &RunArguments, stop: &Stop) -> Result<(Plan, Ru
         })?;
     }
     check_phase(arguments)?;
-    start_threads(&arguments.plan)?;
     let locked = arguments.locked.then(|| arguments.plan.pipeline.pipeline.clone());
     let mut plan_options = plan_options(&arguments.plan);
     // Writing a shard requires the selection from all units.

@@ -2,21 +2,24 @@
 
 use std::sync::Arc;
 
-use longsift_kernels::ElementType;
-use longsift_stages::contract::Decimal;
+use longsift_stages::contract::{BrokenRule, Decimal};
+use longsift_stages::load_partial_model::Precision;
 use longsift_stages::shard_across_devices::{DeviceKind, DeviceSettings, WorkersPerDevice};
 
 use super::cpu::Cpu;
-use super::device::{Device, DeviceCriteria, Devices, NoDevices, SIMULATED_WORKERS};
+use super::device::{Device, DeviceCriteria, Devices};
 use super::ledger::{Ledger, Limit};
 use super::nvml::visible_gpus;
 use super::simulated::{self, SimulatedDevice};
 
+/// Default for concurrent windows on a simulated device: it uses the processor's threads, so that nothing overlaps.
+const SIMULATED_WORKERS: usize = 1;
+
 /// GPUs that can measure windows, in the order of `cuda:0`, `cuda:1`, …; and the reason for the choice or their absence.
 type GpuSearch = (Vec<Device>, String);
 
-/// Returns the devices that the settings select on this machine.
-pub fn choose(choice: DeviceCriteria<'_>) -> Result<Devices, NoDevices> {
+/// Returns the devices that the settings select on this machine, or the setting of the stage that rules this out.
+pub fn choose(choice: DeviceCriteria<'_>) -> Result<Devices, BrokenRule> {
     let settings = choice.settings;
     let (mut list, why) = match &settings.devices {
         DeviceSettings::Kind(DeviceKind::Cpu) => (vec![cpu(choice)], "as set".to_owned()),
@@ -40,15 +43,13 @@ pub fn choose(choice: DeviceCriteria<'_>) -> Result<Devices, NoDevices> {
     set_workers(&mut list, settings.workers_per_device.as_ref())?;
     let kernel = list[0].compute.kernel();
     if let Some(named) = choice.named.filter(|named| *named != kernel) {
-        return Err(NoDevices {
-            key: "devices",
-            message: format!(
-                "the kernel `{}` was requested, but the devices ({why}) run `{}`",
-                named.name(),
-                kernel.name()
-            ),
-            hint: "GPUs run the kernels called `cuda-…`, the processor all others: change `devices` or leave out `--kernel`".to_owned(),
-        });
+        let message = format!(
+            "the kernel `{}` was requested, but the devices ({why}) run `{}`",
+            named.name(),
+            kernel.name()
+        );
+        let hint = "GPUs run the kernels called `cuda-…`, the processor all others: change `devices` or leave out `--kernel`";
+        return Err(BrokenRule::new("devices", message, hint));
     }
     Ok(Devices { list, why, threads: choice.threads, kernel })
 }
@@ -71,18 +72,18 @@ fn cpu(choice: DeviceCriteria<'_>) -> Device {
     }
 }
 
-fn find(choice: DeviceCriteria<'_>) -> Result<GpuSearch, NoDevices> {
+fn find(choice: DeviceCriteria<'_>) -> Result<GpuSearch, BrokenRule> {
     if let Ok(value) = std::env::var(simulated::VARIABLE) {
-        return simulate(choice, &value).map_err(|message| NoDevices {
-            key: "devices",
-            message: format!("{}: {message}", simulated::VARIABLE),
-            hint: "unset this variable: it is for tests and rehearsals".to_owned(),
+        return simulate(choice, &value).map_err(|message| {
+            let message = format!("{}: {message}", simulated::VARIABLE);
+            let hint = "unset this variable: it is for tests and rehearsals";
+            BrokenRule::new("devices", message, hint)
         });
     }
     if let Some(named) = choice.named.filter(|named| !named.is_cuda()) {
         return Ok((Vec::new(), format!("the kernel `{}` is for processors", named.name())));
     }
-    if choice.element_type == ElementType::Int16 {
+    if choice.precision == Precision::Int16 {
         return Ok((Vec::new(), "`precision: int16` is for processors".to_owned()));
     }
     let (gpus, why) = match real_gpus(choice) {
@@ -123,7 +124,8 @@ fn simulate(choice: DeviceCriteria<'_>, value: &str) -> Result<GpuSearch, String
         };
         let uuid = description.gpu.map(|gpu| gpu.uuid.to_owned());
         let name = format!("cuda:{number}");
-        let device = SimulatedDevice::new(name, choice.kernel, choice.number_bytes, description);
+        let device =
+            SimulatedDevice::new(name, choice.kernel, choice.precision.bytes(), description);
         let headroom = (total as f64 * headroom_fraction) as u64;
         let ledger = Ledger::new(Box::new(device.memory()), headroom);
         Ok(Device { compute: Arc::new(device), ledger, workers: SIMULATED_WORKERS, uuid })
@@ -134,12 +136,14 @@ fn simulate(choice: DeviceCriteria<'_>, value: &str) -> Result<GpuSearch, String
 }
 
 /// Selects devices by name, each at most once.
-fn named(names: &[String], wanted: &str, (gpus, why): GpuSearch) -> Result<Vec<Device>, NoDevices> {
+fn named(
+    names: &[String],
+    wanted: &str,
+    (gpus, why): GpuSearch,
+) -> Result<Vec<Device>, BrokenRule> {
     let hint = "GPUs need an NVIDIA driver and a build with `--features cuda`; set `devices: cpu`, or `auto` to use GPUs if there are any";
-    let refused = |why: String| {
-        let message = format!("{wanted} cannot be used: {why}");
-        NoDevices { key: "devices", message, hint: hint.to_owned() }
-    };
+    let refused =
+        |why: String| BrokenRule::new("devices", format!("{wanted} cannot be used: {why}"), hint);
     let known: Vec<String> = gpus.iter().map(|device| device.compute.name().to_owned()).collect();
     if known.is_empty() {
         return Err(refused(why));
@@ -163,7 +167,7 @@ fn named(names: &[String], wanted: &str, (gpus, why): GpuSearch) -> Result<Vec<D
     Ok(list)
 }
 
-fn set_workers(list: &mut [Device], workers: Option<&WorkersPerDevice>) -> Result<(), NoDevices> {
+fn set_workers(list: &mut [Device], workers: Option<&WorkersPerDevice>) -> Result<(), BrokenRule> {
     let given: Vec<usize> = match workers {
         None => return Ok(()),
         Some(WorkersPerDevice::Same(workers)) => vec![*workers as usize; list.len()],
@@ -173,15 +177,13 @@ fn set_workers(list: &mut [Device], workers: Option<&WorkersPerDevice>) -> Resul
     };
     if given.len() != list.len() {
         let names: Vec<&str> = list.iter().map(|device| device.compute.name()).collect();
-        return Err(NoDevices {
-            key: "workers_per_device",
-            message: format!(
-                "`workers_per_device`: expected one number per device ({}), got {}",
-                names.join(", "),
-                given.len()
-            ),
-            hint: "give one number for all, or one per device".to_owned(),
-        });
+        let message = format!(
+            "`workers_per_device`: expected one number per device ({}), got {}",
+            names.join(", "),
+            given.len()
+        );
+        let hint = "give one number for all, or one per device";
+        return Err(BrokenRule::new("workers_per_device", message, hint));
     }
     for (device, workers) in list.iter_mut().zip(given) {
         device.workers = workers.max(1);

@@ -13,9 +13,12 @@ use longsift_stages::contract::compute::{Compute, DeviceFailure, ForwardPass, Fo
 use longsift_stages::first_layer_attention::{FirstLayer, SampledRows, WindowTokens};
 use longsift_stages::model::AttentionSpec;
 
-use super::device::{Device, DeviceCriteria, GPU_WORKERS};
+use super::device::{Device, DeviceCriteria};
 use super::ledger::{Ledger, Memory, MemorySource};
 use super::nvml::{self, visible_gpus};
+
+/// Default for concurrent windows on a GPU: one that computes, and one whose ids or sums are transferred.
+const GPU_WORKERS: usize = 2;
 
 /// Lists the GPUs that this process may use, in CUDA's order.
 pub(super) fn find(choice: DeviceCriteria<'_>) -> Result<Vec<Device>, String> {
@@ -28,7 +31,7 @@ pub(super) fn find(choice: DeviceCriteria<'_>) -> Result<Vec<Device>, String> {
             name: format!("cuda:{}", gpu.ordinal),
             ordinal: gpu.ordinal,
             kernel,
-            number_bytes: choice.number_bytes,
+            number_bytes: choice.precision.bytes(),
             opened: RwLock::new(None),
             forwarding: AtomicU64::new(0),
         });
@@ -46,7 +49,7 @@ fn kernel(choice: DeviceCriteria<'_>, gpus: &[Gpu]) -> Result<Kernel, String> {
     let all_have = |kernel: &Kernel| gpus.iter().all(|gpu| gpu.supports(*kernel));
     let (candidates, what) = match choice.named {
         Some(named) => (vec![named], format!("the kernel `{}`", named.name())),
-        None => (fastest_first(choice.element_type).to_vec(), "a kernel".to_owned()),
+        None => (fastest_first(choice.precision.element_type()).to_vec(), "a kernel".to_owned()),
     };
     let present: Vec<Kernel> = candidates.into_iter().filter(all_have).collect();
     if present.is_empty() {

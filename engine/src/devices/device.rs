@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use longsift_kernels::{AttentionShape, ElementType, Kernel};
+use longsift_kernels::{AttentionShape, Kernel};
 use longsift_stages::contract::compute::Compute;
+use longsift_stages::load_partial_model::Precision;
 use longsift_stages::shard_across_devices::ShardAcrossDevices;
 
 use super::ledger::Ledger;
@@ -70,26 +71,9 @@ pub struct DeviceCriteria<'a> {
     /// Shape of the windows, if the model is known.
     #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only GPUs are chosen by it"))]
     pub shape: Option<&'a AttentionShape>,
-    /// Type of the numbers that kernels multiply.
-    pub element_type: ElementType,
+    /// Numbers in the table.
+    pub precision: Precision,
     pub threads: usize,
     /// Bytes that `memory_limit_bytes` leaves for windows on the processor.
     pub window_memory_bytes: u64,
-    /// Bytes of a number in the table.
-    pub number_bytes: u64,
 }
-
-/// Reason why devices cannot be used, with a hint.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NoDevices {
-    /// Key of the stage that is wrong.
-    pub key: &'static str,
-    pub message: String,
-    pub hint: String,
-}
-
-/// Default for concurrent windows on a GPU: one that computes, and one whose ids or sums are transferred.
-#[cfg(feature = "cuda")]
-pub(super) const GPU_WORKERS: usize = 2;
-/// Default for concurrent windows on a simulated device: it uses the processor's threads, so that nothing overlaps.
-pub(super) const SIMULATED_WORKERS: usize = 1;

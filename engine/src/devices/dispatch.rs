@@ -192,7 +192,8 @@ impl Dispatcher {
                 (ReservationRefusal::Unreadable(reason), _) | (_, Err(reason)) => {
                     self.retire(index, reason);
                 }
-                (ReservationRefusal::NotEnough(numbers), Ok(ceiling)) if wanted > ceiling => {
+                (ReservationRefusal::NotEnough(state), Ok(ceiling)) if wanted > ceiling => {
+                    let numbers = state.shortage(wanted);
                     self.retire(index, format!("the table does not fit: {numbers}"));
                 }
                 (ReservationRefusal::NotEnough(_), Ok(_)) => {

@@ -44,7 +44,7 @@ pub struct Ledger {
 }
 
 /// Reading of a device's memory with the reservations, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryState {
     pub total: u64,
     pub free: u64,
@@ -61,39 +61,16 @@ pub struct MemoryState {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReservationRefusal {
-    NotEnough(NotEnough),
+    NotEnough(MemoryState),
     Unreadable(String),
 }
 
 impl MemoryState {
-    /// Returns the numbers for a reservation of `wanted` bytes that does not fit.
-    pub fn not_enough(&self, wanted: u64) -> NotEnough {
-        let Self { reserved, free, headroom, .. } = *self;
-        NotEnough { wanted, reserved, free, headroom }
-    }
-}
-
-/// Numbers of a reservation that does not fit, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NotEnough {
-    pub wanted: u64,
-    pub reserved: u64,
-    pub free: u64,
-    /// Headroom, which is never used.
-    pub headroom: u64,
-}
-
-impl fmt::Display for NotEnough {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { wanted, reserved, free, headroom } = *self;
-        write!(
-            f,
-            "{} wanted; {} reserved, {} free, {} headroom",
-            bytes(wanted),
-            bytes(reserved),
-            bytes(free),
-            bytes(headroom)
-        )
+    /// Describes why a reservation of `wanted` bytes does not fit.
+    pub fn shortage(&self, wanted: u64) -> String {
+        let [wanted, reserved, free, headroom] =
+            [wanted, self.reserved, self.free, self.headroom].map(bytes);
+        format!("{wanted} wanted; {reserved} reserved, {free} free, {headroom} headroom")
     }
 }
 
@@ -147,7 +124,7 @@ impl Ledger {
         let mut reserved = lock(&self.reserved);
         let state = self.compute_state(*reserved).map_err(ReservationRefusal::Unreadable)?;
         if !self.fits(&state, wanted) {
-            return Err(ReservationRefusal::NotEnough(state.not_enough(wanted)));
+            return Err(ReservationRefusal::NotEnough(state));
         }
         *reserved += wanted;
         self.peak_reserved.fetch_max(*reserved, Ordering::Relaxed);
@@ -229,8 +206,7 @@ mod tests {
         let (ledger, _, _) = card(1000);
         let first = ledger.reserve(600).unwrap();
         let refused = ledger.reserve(301).unwrap_err();
-        let numbers = NotEnough { wanted: 301, reserved: 600, free: 1000, headroom: 100 };
-        assert_eq!(refused, ReservationRefusal::NotEnough(numbers));
+        assert_eq!(refused, ReservationRefusal::NotEnough(ledger.memory_state().unwrap()));
         let second = ledger.reserve(300).unwrap();
         drop(first);
         assert_eq!(ledger.memory_state().unwrap().reserved, 300);
@@ -258,9 +234,9 @@ mod tests {
 
     #[test]
     fn refusal_has_four_numbers() {
-        let numbers =
-            NotEnough { wanted: 2_100_000_000, reserved: 1, free: 5_000_000, headroom: 0 };
-        assert_eq!(numbers.to_string(), "2.10 GB wanted; 1 B reserved, 5.00 MB free, 0 B headroom");
+        let state = MemoryState { reserved: 1, free: 5_000_000, ..MemoryState::default() };
+        let numbers = "2.10 GB wanted; 1 B reserved, 5.00 MB free, 0 B headroom";
+        assert_eq!(state.shortage(2_100_000_000), numbers);
     }
 
     #[test]

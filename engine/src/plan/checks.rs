@@ -1,6 +1,6 @@
 //! Checks of a pipeline whose input, model and tokenizer are open.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -13,9 +13,11 @@ use longsift_stages::shard_across_devices::{DeviceKind, DeviceSettings};
 use longsift_stages::tokenize::encoder::Encoder;
 use longsift_stages::{LoadPartialModel, ShardAcrossDevices};
 
+use super::attention::Attention;
 use super::columns::{self, COLUMNS, MARKS};
 use super::findings::Findings;
 use super::options::{Bos, PlanOptions, Subject};
+use super::whole_models::WholeModelPlan;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error;
 use crate::base::machine;
@@ -24,7 +26,7 @@ use crate::dataset::documents::{ContentColumn, DocumentColumns};
 use crate::dataset::input::Dataset;
 use crate::dataset::{part, part_lines};
 use crate::devices::choose;
-use crate::devices::device::{DeviceCriteria, Devices, NoDevices};
+use crate::devices::device::{DeviceCriteria, Devices};
 use crate::run_directory::calibration as saved;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::quarantine;
@@ -200,8 +202,16 @@ pub(super) fn maps(dataset: &Dataset, found: &mut Findings<'_>) {
     found.warning("output.format", message, "`format: parquet` writes such rows as they are");
 }
 
-/// Warns about adapters next to weights: the transformers library applies them.
-pub(super) fn adapters<'a>(folders: impl Iterator<Item = &'a Path>, found: &mut Findings<'_>) {
+/// Warns about adapters next to weights, which the transformers library applies, and adds the notes of the input and the
+/// first-layer model.
+pub(super) fn model_folders(
+    attention: Option<&Attention>,
+    whole_models: &BTreeMap<u16, WholeModelPlan>,
+    dataset: &Dataset,
+    found: &mut Findings<'_>,
+) {
+    let first = attention.iter().map(|attention| attention.model.config().folder());
+    let folders = first.chain(whole_models.values().map(|whole| &*whole.path));
     let files: BTreeSet<PathBuf> = folders.map(|folder| folder.join(ADAPTER)).collect();
     found.add(files.into_iter().filter(|file| file.is_file()).map(|file| {
         let message = format!(
@@ -212,6 +222,9 @@ pub(super) fn adapters<'a>(folders: impl Iterator<Item = &'a Path>, found: &mut 
             "the transformers library applies it; to score with it, merge it into the weights (`merge_and_unload`) and save them in another folder",
         )
     }));
+    let of_model = attention.iter().flat_map(|attention| attention.model.warnings());
+    let notes = dataset.notes.iter().chain(of_model);
+    found.add(notes.map(|note| Diagnostic::warning(Blame::Data, note)));
 }
 
 pub(super) fn devices(
@@ -259,27 +272,20 @@ pub(super) fn devices(
         kernel: of_processor.unwrap_or(detected),
         named: named.filter(|_| !options.devices_absent),
         shape: shape.as_ref(),
-        element_type: table.element_type(),
+        precision: table,
         threads: options.threads.unwrap_or_else(rayon::current_num_threads),
         window_memory_bytes: spec.pipeline.input.memory_limit_bytes / 2,
-        number_bytes: table.bytes(),
     });
     match chosen {
-        Ok(devices) if options.devices_absent => {
-            let kernel = named.unwrap_or(devices.kernel);
+        Ok(devices) => {
+            let kernel = named.filter(|_| options.devices_absent).unwrap_or(devices.kernel);
             Some(Devices { kernel, ..devices })
         }
-        Ok(devices) => Some(devices),
         Err(none) => {
-            no_devices(none, found);
+            found.broken_rules("stages.shard-across-devices", vec![none]);
             None
         }
     }
-}
-
-pub(super) fn no_devices(none: NoDevices, found: &mut Findings<'_>) {
-    let setting = format!("stages.shard-across-devices.{}", none.key);
-    found.error(&setting, none.message, none.hint);
 }
 
 /// Returns the kernel of whole models: the one named by `--kernel`, or the kernel for weights that goes with it if a
@@ -499,12 +505,12 @@ pub(super) fn columns(
     }
 }
 
-/// Returns the number of BOS tokens before each window: the setting, else one if the model has a BOS token.
-pub(super) fn bos(config: &ModelConfig, found: &mut Findings<'_>) -> Option<Bos> {
+/// Returns the BOS tokens before each window: as many as set, else one if the model has a BOS token.
+fn bos(config: &ModelConfig, found: &mut Findings<'_>) -> Bos {
     let spec = found.spec;
     let wanted = spec.tokenize().bos;
     if wanted == Some(0) {
-        return Some(Bos { count: 0, id: 0 });
+        return Bos::default();
     }
     // With token ids as input no tokenizer file is opened, so only config.json names the BOS token.
     let known = match spec.pipeline.input.tokens_column {
@@ -517,29 +523,41 @@ pub(super) fn bos(config: &ModelConfig, found: &mut Findings<'_>) -> Option<Bos>
             format!("the BOS token is {id}, but the model's vocabulary has {vocabulary} entries"),
             "set `bos: 0`, or use the tokenizer that came with this checkpoint",
         ),
-        (None, None) => return Some(Bos { count: 0, id: 0 }),
-        (wanted, Some(id)) => return Some(Bos { count: wanted.unwrap_or(1), id }),
+        (None, None) => return Bos::default(),
+        (wanted, Some(id)) => return Bos { count: wanted.unwrap_or(1), id },
         (Some(count), None) => {
             (format!("`bos` is {count}, but the model has no BOS token"), "set `bos: 0`")
         }
     };
     found.error("stages.tokenize.bos", message, hint);
-    None
+    Bos::default()
 }
 
-/// Checks that every token of the tokenizer has a row in the embedding.
-pub(super) fn tokens(model: &ModelFolder, encoder: Option<&Encoder>, found: &mut Findings<'_>) {
-    let vocabulary = model.spec().vocabulary_size;
-    let Some(encoder) = encoder else { return };
-    let largest = u64::from(encoder.largest_id());
-    if largest >= vocabulary {
-        let message = format!(
-            "the tokenizer has ids up to {largest}, but the model's embedding has only {vocabulary} rows"
-        );
-        let hint =
-            "the tokenizer belongs to another model; use the one that came with this checkpoint";
-        found.error(tokenizer_setting(found.spec), message, hint);
+/// Checks the tokens and the distances of the first-layer model, and returns the BOS tokens of the model: that of the first
+/// layer, or else the whole one that provides the tokenizer.
+pub(super) fn tokens(
+    model: Option<&ModelFolder>,
+    whole: Option<&WholeModelPlan>,
+    encoder: Option<&Encoder>,
+    options: &PlanOptions,
+    found: &mut Findings<'_>,
+) -> Bos {
+    if let (Some(model), Some(encoder)) = (model, encoder) {
+        let vocabulary = model.spec().vocabulary_size;
+        let largest = u64::from(encoder.largest_id());
+        if largest >= vocabulary {
+            let message = format!(
+                "the tokenizer has ids up to {largest}, but the model's embedding has only {vocabulary} rows"
+            );
+            let hint = "the tokenizer belongs to another model; use the one that came with this checkpoint";
+            found.error(tokenizer_setting(found.spec), message, hint);
+        }
     }
+    if let Some(model) = model.filter(|_| options.subject == Subject::Windows) {
+        distance(model, found);
+    }
+    let config = model.map(ModelFolder::config).or(whole.map(|whole| whole.model.config()));
+    config.map_or_else(Bos::default, |config| bos(config, found))
 }
 
 pub(super) fn tokenizer(encoder: Option<&Encoder>, found: &mut Findings<'_>) {
@@ -568,7 +586,7 @@ pub(super) fn tokenizer_setting(spec: &Spec) -> &'static str {
 
 /// Checks that the distance fits the window, that the attention of layer 0 reaches that far, and that the window fits
 /// the trained positions.
-pub(super) fn distance(model: &ModelFolder, found: &mut Findings<'_>) {
+fn distance(model: &ModelFolder, found: &mut Findings<'_>) {
     let spec = found.spec;
     let (Some(reading), Some(measure)) = (spec.load_partial_model(), spec.first_layer_attention())
     else {

@@ -8,7 +8,6 @@
 pub(crate) mod download;
 #[cfg(feature = "cloud")]
 pub(crate) mod folder;
-pub(crate) mod hub;
 #[cfg(feature = "cloud")]
 pub(crate) mod slice;
 #[cfg(feature = "cloud")]
@@ -20,20 +19,32 @@ use std::path::{Path, PathBuf};
 use longsift_stages::contract::{Location, Scheme};
 use longsift_stages::model::ModelProblem;
 
+#[cfg(feature = "cloud")]
+use crate::base::stop::Stop;
+use crate::storage::files;
+use crate::storage::hub::reference::HubReference;
 use crate::storage::hub::{Hub, HubOptions};
-use stores::{FetchKind, FetchedModels};
+use stores::FetchKind;
 
 pub struct RemoteModels {
     /// Hub client, also used for data sets.
     pub hub: Hub,
-    stores: FetchedModels,
+    /// Folder of the models of stores.
+    stores: PathBuf,
+    offline: bool,
+    #[cfg(feature = "cloud")]
+    stop: Stop,
 }
 
 impl RemoteModels {
     pub fn new(cache_folder: &Path, options: HubOptions) -> Self {
-        let stores =
-            FetchedModels::new(cache_folder.join("stores"), options.offline, options.stop.clone());
-        Self { hub: Hub::new(cache_folder, options), stores }
+        Self {
+            stores: cache_folder.join("stores"),
+            offline: options.offline,
+            #[cfg(feature = "cloud")]
+            stop: options.stop.clone(),
+            hub: Hub::new(cache_folder, options),
+        }
     }
 
     /// Returns the local path of a model or a tokenizer. Fetches it from an address if necessary.
@@ -47,7 +58,30 @@ impl RemoteModels {
             Location::Address(address) if address.scheme == Scheme::Hub => {
                 self.hub.locate(&address.to_string(), wanted)
             }
-            Location::Address(address) => self.stores.locate(&address.to_string(), wanted),
+            Location::Address(address) => self.locate_in_store(&address.to_string(), wanted),
         }
+    }
+}
+
+impl Hub {
+    /// Returns the folder with the requested part of the model at `path`, fetching it if necessary.
+    fn locate(&self, path: &str, wanted: FetchKind) -> Result<PathBuf, Vec<ModelProblem>> {
+        let model = HubReference::parse(path).map_err(|why| vec![ModelProblem::settings(why)])?;
+        let commit = self.pinned(&model).map_err(|problem| vec![problem])?;
+        match self.find_local(&model, &commit, wanted) {
+            Some(folder) => Ok(folder),
+            #[cfg(feature = "cloud")]
+            None if !self.is_offline() => self.fetch(&model, &commit, wanted),
+            None => Err(vec![self.absent(&model, &commit)]),
+        }
+    }
+
+    fn find_local(&self, model: &HubReference, commit: &str, wanted: FetchKind) -> Option<PathBuf> {
+        let theirs = self.home.snapshot(model, commit).into_iter();
+        let ours = files::list_if_present(&self.repository(model)).unwrap_or_default();
+        let ours = ours.into_iter().filter(|folder| {
+            folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(commit))
+        });
+        theirs.chain(ours).find(|folder| wanted.is_present_in(folder))
     }
 }

@@ -44,11 +44,10 @@ pub fn absolute(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// Adds the model's identity, for run directories.
-#[must_use]
-pub fn with_model(mut lock: PipelineLock, plan: &Plan, digests: &Digests) -> PipelineLock {
+/// Creates the lock of a run directory, which also has the identities of the models.
+pub fn lock_with_models(plan: &Plan, digests: &Digests) -> PipelineLock {
     let model = plan.attention.as_ref().zip(digests.attention.as_ref());
-    lock.model = model.map(|(attention, digests)| ModelIdentity {
+    let model = model.map(|(attention, digests)| ModelIdentity {
         identity: attention.model.identity(),
         weights: digests.weights.clone(),
     });
@@ -57,8 +56,7 @@ pub fn with_model(mut lock: PipelineLock, plan: &Plan, digests: &Digests) -> Pip
         let identity = whole.model.identity();
         Some((whole.measure.clone(), ModelIdentity { identity, weights }))
     });
-    lock.whole_models = whole.collect();
-    lock
+    PipelineLock { model, whole_models: whole.collect(), ..lock(plan, digests) }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use longsift_kernels::{ElementType, Kernel};
 use longsift_stages::contract::ForwardRequest;
+use longsift_stages::load_partial_model::Precision;
 use longsift_stages::model::{AttentionSpec, WholeModel};
 use longsift_stages::shard_across_devices::DeviceSettings;
 use longsift_stages::tokenize::encoder::Encoder;
@@ -48,10 +49,9 @@ pub(super) fn open(
         kernel: Kernel::detect(ElementType::F32),
         named: None,
         shape: None,
-        element_type: ElementType::F32,
+        precision: Precision::F32,
         threads,
         window_memory_bytes: spec.pipeline.input.memory_limit_bytes / 2,
-        number_bytes: 4,
     };
     let mut chosen = None;
     for (index, columns) in measures.indices().zip(&measures.columns) {
@@ -179,7 +179,7 @@ fn devices(
         None => match choose::choose(criteria) {
             Ok(devices) => devices,
             Err(none) => {
-                checks::no_devices(none, found);
+                found.broken_rules("stages.shard-across-devices", vec![none]);
                 return processor("no other device was found");
             }
         },

@@ -49,7 +49,7 @@ pub enum Subject {
 }
 
 /// BOS tokens before each window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bos {
     pub count: u8,
     pub id: u32,

@@ -15,7 +15,7 @@ use super::fetch::RemoteModels;
 use super::fetch::stores::FetchKind;
 use super::findings::Findings;
 use super::measures::Measures;
-use super::options::{Bos, PlanOptions, Subject};
+use super::options::PlanOptions;
 use super::{checks, measures, open_models, output_names, preset, programs, reading, since};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
@@ -90,7 +90,7 @@ impl Plan {
         let size = model.as_ref().map(|model| model.spec().vocabulary_size);
         open_models::check_vocabularies(
             &whole_models,
-            encoder.as_ref().and_then(Option::as_ref),
+            encoder.as_ref(),
             tokenizer.as_deref().or(vocabulary),
             size,
             &mut found,
@@ -110,26 +110,10 @@ impl Plan {
         let cascade = Cascade::new(&spec, &measures);
         preset::incomplete_preset(&measures, &mut found);
         preset::window_length(&measures, &mut found);
-        let bos = match &model {
-            Some(model) => {
-                let encoder = encoder.as_ref().and_then(Option::as_ref);
-                checks::tokens(model, encoder, &mut found);
-                if options.subject == Subject::Windows {
-                    checks::distance(model, &mut found);
-                }
-                checks::bos(model.config(), &mut found)
-            }
-            None => match whole {
-                Some(whole) => checks::bos(whole.model.config(), &mut found),
-                // A missing model has been reported.
-                None => reading.is_none().then_some(Bos { count: 0, id: 0 }),
-            },
-        };
+        let bos = checks::tokens(model.as_ref(), whole, encoder.as_ref(), &options, &mut found);
         let attention = attention(&spec, model, devices);
         found.check()?;
-        let (Some(mut dataset), Some(encoder), Some(bos)) = (dataset, encoder, bos) else {
-            return Err(Failure::Problems(Vec::new()));
-        };
+        let mut dataset = dataset.expect("an input that cannot be opened is reported");
         checks::random_without_ids(&mut found);
         checks::replaced_amount(&mut found);
         programs::secrets(&mut found);
@@ -140,12 +124,7 @@ impl Plan {
         found.check()?;
         checks::calibration(&spec)?;
         checks::maps(&dataset, &mut found);
-        let first = attention.iter().map(|attention| attention.model.config().folder());
-        let whole = whole_models.values().map(|whole| &*whole.path);
-        checks::adapters(first.chain(whole), &mut found);
-        let of_model = attention.iter().flat_map(|attention| attention.model.warnings());
-        let notes = dataset.notes.iter().chain(of_model);
-        found.add(notes.map(|note| Diagnostic::warning(Blame::Data, note)));
+        checks::model_folders(attention.as_ref(), &whole_models, &dataset, &mut found);
         checks::bad_files(&dataset, &mut found);
         let mut units = dataset.units(spec.pipeline.input.unit_bytes, options.limit_rows);
         let whole_units = units.len() as u64;
@@ -317,20 +296,15 @@ fn open_input(
     Some(dataset)
 }
 
-/// Returns the folder of the tokenizer, and the tokenizer: `Some(None)` for tokenized documents, `None` after a
-/// problem.
-#[expect(
-    clippy::option_option,
-    reason = "`Some(None)`: no tokenizer is needed; `None`: it could not be opened"
-)]
+/// Returns the folder of the tokenizer, and the tokenizer; `None` for tokenized documents and after a problem.
 fn open_encoder(
     columns: &DocumentColumns,
     remote: &RemoteModels,
     model: Option<&Path>,
     found: &mut Findings<'_>,
-) -> (Option<PathBuf>, Option<Option<Encoder>>) {
+) -> (Option<PathBuf>, Option<Encoder>) {
     if matches!(columns.content, ContentColumn::Tokens(_)) {
-        return (None, Some(None));
+        return (None, None);
     }
     let spec = found.spec;
     let (settings, setting) = (spec.tokenize(), checks::tokenizer_setting(spec));
@@ -338,18 +312,13 @@ fn open_encoder(
         Some(path) => found.value(setting, remote.locate(spec.resolve(path), FetchKind::Tokenizer)),
         None => model.map(Path::to_owned),
     };
-    let opened = path.as_ref().map(|path| Encoder::open(path, settings.special_tokens_in_text));
-    match opened {
-        None => (None, None),
-        Some(Ok(mut encoder)) => {
-            encoder.limit_caches(spec.pipeline.input.memory_limit_bytes / CACHE_SHARE);
-            (path, Some(Some(encoder)))
-        }
-        Some(Err(problem)) => {
-            found.problem(setting, problem);
-            (path, None)
-        }
-    }
+    let encoder = path.as_ref().and_then(|path| {
+        let opened = Encoder::open(path, settings.special_tokens_in_text);
+        let mut encoder = found.value(setting, opened.map_err(|problem| vec![problem]))?;
+        encoder.limit_caches(spec.pipeline.input.memory_limit_bytes / CACHE_SHARE);
+        Some(encoder)
+    });
+    (path, encoder)
 }
 
 /// Returns the hub options. A resumed run uses the commits of its start.

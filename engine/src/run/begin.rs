@@ -17,7 +17,6 @@ use crate::select;
 
 /// Identity of a run, and the records of units that are already scored.
 pub(super) struct RunState {
-    pub(super) digests: Digests,
     pub(super) lock: PipelineLock,
     pub(super) wanted: Fingerprints,
     pub(super) valid: Vec<Option<UnitRecord>>,
@@ -27,7 +26,7 @@ impl Run<'_> {
     /// Chooses the directory for scores. Refuses a pipeline that differs from the lock, and scores with other settings.
     pub(super) fn begin(&mut self, options: &RunOptions) -> Result<RunState> {
         let digests = self.digests(options)?;
-        let lock = lock::lock(self.plan, &digests);
+        let lock = lock::lock_with_models(self.plan, &digests);
         if let Some(pipeline) = &options.locked {
             lock.check(&pipeline_lock::path_next_to(pipeline))?;
         }
@@ -50,7 +49,7 @@ impl Run<'_> {
             }
             self.borrowed = Some(borrowed);
         }
-        Ok(RunState { digests, lock, wanted, valid })
+        Ok(RunState { lock, wanted, valid })
     }
 
     /// Chooses the directory for scores. A fresh start has a nested one, where a later run with the same settings resumes it.

@@ -1,6 +1,6 @@
 //! The write phase with exclusive access: stages parts, then moves them into place together.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -32,12 +32,9 @@ use crate::write::staged::StagedFiles;
 
 impl Run<'_> {
     /// Writes the selection and commits it.
-    ///
-    /// `lock` goes into the manifest; `known` is the same lock with the identities of models.
     pub(super) fn write(
         &self,
         lock: &PipelineLock,
-        known: &PipelineLock,
         scored: &ScoreTotals,
         selection: Selection,
         run_lock: &RunLock,
@@ -49,7 +46,7 @@ impl Run<'_> {
         let selection_fingerprint = selection_fingerprint(plan, &lock.identity, &scored.records);
         let writer = self.writer(&scored.records, &selection, &selection_fingerprint);
         let staged =
-            self.progress.timed("write", || writer.stage(&folders, |_| self.progress.step()))?;
+            self.progress.timed("write", || writer.stage(&folders, |_| self.progress.steps(1)))?;
         let reports_labels = plan.spec.pipeline.output.report_by.is_some();
         let labels = reports_labels.then(|| staged.labels.clone());
         let mut summary = self.summary(scored, &staged)?;
@@ -92,7 +89,7 @@ impl Run<'_> {
             Some(directory.write_record(&folders.records, "calibration.json", calibration)?);
         let folder = &folders.records;
         let replaced =
-            self.commit(folder, &mut manifest, known, &staged.moves, &summary, run_lock)?;
+            self.commit(folder, &mut manifest, lock, &staged.moves, &summary, run_lock)?;
         let mut warnings = [selection.warnings, found.warnings].concat();
         warnings.extend(card_name.and_then(|name| edited_card_warning(plan, name)));
         Ok(RunOutcome { labels, warnings, replaced, ..RunOutcome::new(summary) })
@@ -247,11 +244,11 @@ impl Run<'_> {
             return if is_open { directory.mark_finished() } else { Ok(()) };
         }
         let digests = self.digests(&RunOptions::default())?;
-        let lock = lock::with_command(lock::lock(plan, &digests), plan);
+        let lock = lock::with_command(lock::lock_with_models(plan, &digests), plan);
         let calibration = calibration_bytes(plan, calibration, &lock.identity)?;
         let (scored, staged) = (ScoreTotals::default(), StagedFiles::default());
         let mut manifest = manifest(plan, &lock, &scored, &staged, String::new());
-        lock::with_model(lock, plan, &digests).write(&directory.lock_file())?;
+        lock.write(&directory.lock_file())?;
         manifest.calibration = Some(directory.write_text(
             &directory.calibration(),
             "calibration.json",
@@ -266,6 +263,7 @@ impl Run<'_> {
     }
 }
 
+/// Creates the manifest. Its lock lacks the identities of models, which depend on the times of their files.
 fn manifest(
     plan: &Plan,
     lock: &PipelineLock,
@@ -286,7 +284,7 @@ fn manifest(
         version: pipeline_lock::VERSION,
         longsift: env!("CARGO_PKG_VERSION").to_owned(),
         committed: clock::now_utc(),
-        lock: lock.clone(),
+        lock: PipelineLock { model: None, whole_models: BTreeMap::new(), ..lock.clone() },
         selection_fingerprint,
         device: plan.attention.as_ref().map_or(Value::Null, |_| {
             let recorded = Kernels::recorded(&lock.identity).map(|kernels| kernels.windows);

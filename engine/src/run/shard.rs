@@ -7,7 +7,6 @@ use super::finished::{finished, selection_fingerprint};
 use super::missing::refuse_missing;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
-use crate::plan::lock;
 use crate::plan::shard::{self, Shard};
 use crate::run::{Run, RunOptions, RunOutcome};
 use crate::run_directory::events;
@@ -32,7 +31,7 @@ impl Run<'_> {
         if valid.iter().any(Option::is_none) {
             plan.check_output()?;
         }
-        let lock = lock::with_model(state.lock, plan, &state.digests);
+        let lock = state.lock;
         self.write_shared_lock(&lock, before.as_ref())?;
         self.write_whole_plan(shard)?;
         reopen::reopen_for_measures(plan, directory, &valid, &wanted, false)?;
@@ -119,21 +118,15 @@ impl Run<'_> {
             ..ShardSummary::default()
         };
         if own.is_empty() {
-            return Ok(RunOutcome::new(Summary {
-                shard: Some(shard),
-                ..self.base_summary("nothing_to_do")
-            }));
+            return Ok(self.nothing_to_write(0, shard));
         }
         let state = self.begin(options)?;
         let (lock, valid) = (state.lock, state.valid);
         refuse_missing(plan, &valid, &state.wanted)?;
         if finished(plan, &lock.identity, &valid)?.is_some() {
             shard.units_reused = shard.units;
-            return Ok(RunOutcome::new(Summary {
-                rows_in: own.iter().map(|&unit| plan.units[unit].rows).sum(),
-                shard: Some(shard),
-                ..self.base_summary("nothing_to_do")
-            }));
+            let rows_in = own.iter().map(|&unit| plan.units[unit].rows).sum();
+            return Ok(self.nothing_to_write(rows_in, shard));
         }
         plan.check_output()?;
         let scored = score::reuse(plan, &self.scores, valid, self.progress)?;
@@ -143,7 +136,7 @@ impl Run<'_> {
         self.progress.phase("write", own.len() as u64);
         let fingerprint = selection_fingerprint(plan, &lock.identity, &scored.records);
         let writer = self.writer(&scored.records, &selection, &fingerprint);
-        let done = writer.write_shard(own_shard, |_| self.progress.step())?;
+        let done = writer.write_shard(own_shard, |_| self.progress.steps(1))?;
         shard.units = done.written + done.before;
         (shard.units_written, shard.units_reused) = (done.written, done.before);
         if let Some(borrowed) = &self.borrowed {
@@ -155,5 +148,10 @@ impl Run<'_> {
             Summary { rows_in: done.rows, shard: Some(shard), ..self.base_summary(status) };
         note_kept(&mut summary, &done.outcomes);
         Ok(RunOutcome { warnings: selection.warnings, ..RunOutcome::new(summary) })
+    }
+
+    fn nothing_to_write(&self, rows_in: u64, shard: ShardSummary) -> RunOutcome {
+        let summary = self.base_summary("nothing_to_do");
+        RunOutcome::new(Summary { rows_in, shard: Some(shard), ..summary })
     }
 }

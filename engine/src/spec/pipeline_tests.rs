@@ -669,7 +669,7 @@ fn the_engine_refuses_exactly_what_the_schema_refuses() {
     for change in CHANGES {
         let text = right_with(&[change]);
         let mut sources = Sources::default();
-        let source = sources.add_file("p.yaml", &text);
+        let source = sources.add(Some("p.yaml"), &text);
         let mut problems = Problems::new(&sources);
         let root = yaml::read(&text, Origin { source, column: 1 }, &mut problems).expect("YAML");
         let by_schema = validator.is_valid(&root.to_json());

@@ -20,29 +20,20 @@ pub(crate) struct Sources(Vec<Source>);
 
 #[derive(Clone, Debug)]
 struct Source {
-    name: String,
+    /// Path of the pipeline file; `None` for the command line, whose positions have no line.
+    path: Option<String>,
     lines: Vec<String>,
-    /// Whether positions have line and column; those of the command line do not.
-    numbered: bool,
 }
 
 impl Sources {
-    pub(crate) fn add_file(&mut self, name: &str, text: &str) -> usize {
-        self.add(name, text, true)
-    }
-
-    /// Adds an argument of the command line; returns its index.
-    pub(crate) fn add_argument(&mut self, text: &str) -> usize {
-        self.add("command line", text, false)
-    }
-
-    fn add(&mut self, name: &str, text: &str, numbered: bool) -> usize {
+    /// Adds a pipeline file, or an argument of the command line, and returns its index.
+    pub(crate) fn add(&mut self, path: Option<&str>, text: &str) -> usize {
         let lines = text
             .replace("\r\n", "\n")
             .split(['\n', '\r'])
             .map(|line| masked(line).into_owned())
             .collect();
-        self.0.push(Source { name: name.to_string(), lines, numbered });
+        self.0.push(Source { path: path.map(str::to_owned), lines });
         self.0.len() - 1
     }
 
@@ -53,6 +44,7 @@ impl Sources {
             .and_then(|source| source.lines.get(line.checked_sub(1)?))
             .map_or("", String::as_str)
     }
+
     /// Text of a span, limited to its first line.
     pub(crate) fn text(&self, span: Span) -> String {
         self.line(span.source, span.line)
@@ -64,14 +56,18 @@ impl Sources {
 
     /// Whether a span is in the pipeline file, not on the command line.
     pub(crate) fn is_file(&self, span: Span) -> bool {
-        self.0.get(span.source).is_some_and(|source| source.numbered)
+        self.path(span).is_some()
+    }
+
+    fn path(&self, span: Span) -> Option<&str> {
+        self.0.get(span.source)?.path.as_deref()
     }
 
     pub(crate) fn location(&self, span: Span) -> DiagnosticLocation {
         let text = self.line(span.source, span.line).to_string();
         let rest_length = (text.chars().count() + 1).saturating_sub(span.column);
         DiagnosticLocation::Text(TextLocation {
-            name: self.0.get(span.source).map_or(String::new(), |source| source.name.clone()),
+            name: self.path(span).unwrap_or("command line").to_owned(),
             line: self.is_file(span).then_some(span.line),
             column: span.column,
             length: span.length.min(rest_length),
@@ -171,8 +167,8 @@ mod tests {
     #[test]
     fn mistakes_come_in_file_order_and_the_command_line_last() {
         let mut sources = Sources::default();
-        let file = sources.add_file("p.yaml", "a: b\r\nc: d");
-        let argument = sources.add_argument("--set a=b");
+        let file = sources.add(Some("p.yaml"), "a: b\r\nc: d");
+        let argument = sources.add(None, "--set a=b");
         let mut problems = Problems::new(&sources);
         problems.error(Span { source: argument, line: 1, column: 7, length: 1 }, "third");
         problems.error(Span { source: file, line: 2, column: 1, length: 1 }, "second");

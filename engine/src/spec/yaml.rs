@@ -305,7 +305,7 @@ mod tests {
 
     fn parse(text: &str) -> (Option<Node>, Vec<Diagnostic>) {
         let mut sources = Sources::default();
-        let source = sources.add_file("p.yaml", text);
+        let source = sources.add(Some("p.yaml"), text);
         let mut problems = Problems::new(&sources);
         let node = read(text, Origin { source, column: 1 }, &mut problems);
         (node, problems.into_diagnostics())

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::terms::{DeviceStatus, Next, Unit};
 use crate::devices::dispatch::{BACK_OFF, Dispatcher, MAX_FAILURES};
-use crate::devices::ledger::NotEnough;
+use crate::devices::ledger::MemoryState;
 
 impl Dispatcher {
     /// Decides what to do if nothing is running and nothing fits.
@@ -26,7 +26,7 @@ impl Dispatcher {
             return Next::Wait(self.next_check(now));
         }
         let unit = self.policy.unit.name();
-        let (numbers, hopeless) = self.nearest(tokens);
+        let (wanted, memory, hopeless) = self.nearest(tokens);
         let began = self.waiting_since.is_none();
         let since = *self.waiting_since.get_or_insert(now);
         let expired = now.saturating_sub(since) >= self.policy.memory_wait;
@@ -39,6 +39,7 @@ impl Dispatcher {
                 let seconds = self.policy.memory_wait.as_secs();
                 ("device_memory_short", format!("did not fit any device for {seconds} seconds"))
             };
+            let numbers = memory.shortage(wanted);
             let why =
                 RowError::new(code, format!("one {unit} of {tokens} tokens {problem}: {numbers}"));
             self.give_up(window, &why);
@@ -46,8 +47,8 @@ impl Dispatcher {
         }
         if began {
             let facts = json!({
-                "wanted_bytes": numbers.wanted, "reserved_bytes": numbers.reserved,
-                "free_bytes": numbers.free, "headroom_bytes": numbers.headroom,
+                "wanted_bytes": wanted, "reserved_bytes": memory.reserved,
+                "free_bytes": memory.free, "headroom_bytes": memory.headroom,
             });
             self.note(None, "memory_wait", facts);
         }
@@ -56,9 +57,9 @@ impl Dispatcher {
         Next::Wait(Some(delay.min(left)))
     }
 
-    /// Returns the memory numbers of the ready device with the most available memory, and whether waiting cannot help.
-    fn nearest(&self, tokens: usize) -> (NotEnough, bool) {
-        let mut best: Option<(u64, NotEnough)> = None;
+    /// Returns the bytes that the ready device with the most available memory needs, its memory, and whether waiting cannot help.
+    fn nearest(&self, tokens: usize) -> (u64, MemoryState, bool) {
+        let mut best: Option<(u64, MemoryState)> = None;
         let mut hopeless = true;
         for (index, device) in self.devices.iter().enumerate() {
             if device.state != DeviceStatus::Ready {
@@ -69,11 +70,12 @@ impl Dispatcher {
             let ceiling = ledger.ceiling(device.site.resident_bytes).unwrap_or(0);
             hopeless &= wanted > ceiling;
             let Ok(state) = ledger.memory_state() else { continue };
-            if best.as_ref().is_none_or(|(room, _)| state.available > *room) {
-                best = Some((state.available, state.not_enough(wanted)));
+            if best.is_none_or(|(_, most)| state.available > most.available) {
+                best = Some((wanted, state));
             }
         }
-        (best.unwrap_or_default().1, hopeless)
+        let (wanted, memory) = best.unwrap_or_default();
+        (wanted, memory, hopeless)
     }
 
     /// Notes a failed allocation, for the tokens and the key heads of a piece.

@@ -7,10 +7,11 @@ use longsift_stages::contract::Address;
 use longsift_stages::model::ModelProblem;
 use reqwest::Url;
 
+use super::RemoteModels;
 use super::folder::PartialFolder;
 use super::slice::fetch;
 use super::source::{FolderServer, ModelSource};
-use super::stores::{FetchKind, FetchedModels, VERSIONS, Versions, local_copy};
+use super::stores::{FetchKind, VERSIONS, Versions, local_copy};
 use crate::base::text;
 use crate::storage::atomic;
 use crate::storage::http::HttpClient;
@@ -50,7 +51,7 @@ impl Hub {
     }
 }
 
-impl FetchedModels {
+impl RemoteModels {
     /// Returns the folder with the current content of an address.
     pub(super) fn current(
         &self,

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use longsift_stages::model::{ModelFolder, ModelProblem};
 
-use crate::base::stop::Stop;
+use super::RemoteModels;
 use crate::base::text;
 use crate::storage::files;
 
@@ -51,23 +51,8 @@ impl FetchKind {
 /// Versions by file name; `None` for missing files.
 pub(crate) type Versions = BTreeMap<String, Option<String>>;
 
-/// Local copies of models of stores.
-pub(super) struct FetchedModels {
-    root: PathBuf,
-    offline: bool,
-    #[cfg_attr(
-        not(feature = "cloud"),
-        expect(dead_code, reason = "without the network nothing takes long")
-    )]
-    pub(super) stop: Stop,
-}
-
-impl FetchedModels {
-    pub(super) fn new(root: PathBuf, offline: bool, stop: Stop) -> Self {
-        Self { root, offline, stop }
-    }
-
-    pub(super) fn locate(
+impl RemoteModels {
+    pub(super) fn locate_in_store(
         &self,
         address: &str,
         wanted: FetchKind,
@@ -77,7 +62,7 @@ impl FetchedModels {
             FetchKind::Tokenizer => address.strip_suffix("/tokenizer.json").unwrap_or(address),
             FetchKind::Model => address,
         };
-        let parent = self.root.join(folder_name(address));
+        let parent = self.stores.join(folder_name(address));
         #[cfg(feature = "cloud")]
         if !self.offline {
             return self.current(address, &parent, wanted);

@@ -234,7 +234,7 @@ fn measure_run(
     let mut summaries = Vec::new();
     for _ in 0..measurements.options.repeats().max(1) {
         summaries.push(run(pipeline, measurements.options, setting)?);
-        measurements.progress.step();
+        measurements.progress.steps(1);
     }
     summaries.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
     let middle = &summaries[summaries.len() / 2];
