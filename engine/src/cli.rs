@@ -307,7 +307,6 @@ pub struct PlanArguments {
     pub offline: bool,
 }
 
-/// Options of an evaluation.
 #[derive(Clone, Debug, Args)]
 pub struct EvaluateArguments {
     #[command(flatten)]
@@ -328,7 +327,6 @@ pub struct EvaluateArguments {
     pub format: AnswerFormat,
 }
 
-/// Options of `longsift status`.
 #[derive(Clone, Debug, Args)]
 pub struct StatusArguments {
     /// The run directory.
@@ -354,7 +352,6 @@ fn renamed_to_count(_: &str) -> Result<String, &'static str> {
     Err("the option was renamed: use `--count N`")
 }
 
-/// A pipeline and its tests.
 #[derive(Clone, Debug, Args)]
 pub struct TestArguments {
     #[command(flatten)]
@@ -367,7 +364,6 @@ pub struct TestArguments {
     pub format: AnswerFormat,
 }
 
-/// Entries of caches to list and to clear.
 #[derive(Clone, Debug, Args)]
 pub struct CacheArguments {
     /// Cache folder; by default that of this user: `longsift` in `$XDG_CACHE_HOME` or `~/.cache`.
@@ -388,7 +384,6 @@ pub struct CacheArguments {
     pub format: AnswerFormat,
 }
 
-/// The window to explain.
 #[derive(Clone, Debug, Args)]
 pub struct ExplainArguments {
     #[command(flatten)]
@@ -408,7 +403,6 @@ pub struct ExplainArguments {
     pub format: AnswerFormat,
 }
 
-/// The document of a map and its division into blocks.
 #[derive(Clone, Debug, Args)]
 pub struct MapArguments {
     #[command(flatten)]
@@ -429,7 +423,6 @@ pub struct MapArguments {
     pub format: AnswerFormat,
 }
 
-/// Options of `longsift devices`.
 #[derive(Clone, Debug, Args)]
 pub struct DevicesArguments {
     /// Refresh until Ctrl-C.
@@ -458,7 +451,6 @@ pub struct DevicesArguments {
     pub format: AnswerFormat,
 }
 
-/// A pipeline and options of its run.
 #[derive(Clone, Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub struct RunArguments {
@@ -522,7 +514,6 @@ pub struct RunArguments {
     pub nothing_to_do_exit: u8,
 }
 
-/// Options of `longsift bench`.
 #[derive(Clone, Debug, Args)]
 pub struct BenchArguments {
     #[command(flatten)]

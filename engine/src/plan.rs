@@ -8,7 +8,6 @@ pub mod cascade;
 pub(crate) mod checks;
 pub(crate) mod columns;
 pub(crate) mod document_sample;
-pub(crate) mod encoded;
 pub(crate) mod estimate;
 pub(crate) mod explain;
 pub(crate) mod fetch;
@@ -33,10 +32,10 @@ pub mod whole_models;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use longsift_stages::contract::Measure;
-use longsift_stages::tokenize::encoder::Encoder;
+use longsift_stages::contract::{Measure, RowError};
+use longsift_stages::tokenize::encoder::{EncodedText, Encoder};
 
-use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::diagnostic::{Blame, Diagnostic, DiagnosticLocation};
 use crate::base::error::{Failure, Result};
 use crate::dataset::documents::DocumentColumns;
 use crate::dataset::input::Dataset;
@@ -83,7 +82,6 @@ pub struct Plan {
     pub programs: Vec<Program>,
     pub cascade: Cascade,
     pub bos: Bos,
-    /// Cache folder of built tables.
     pub cache_folder: PathBuf,
     pub directory: RunDirectory,
     pub estimate: Estimate,
@@ -96,7 +94,7 @@ impl Plan {
         let none = || {
             let message = format!(
                 "no measure of {} needs a model or a device",
-                crate::base::text::quoted(self.spec.name())
+                crate::base::text::quoted(&self.spec.name)
             );
             let hint = "use a pipeline with the stage `first-layer-attention`";
             Failure::from(Diagnostic::error(Blame::Pipeline, message).hint(hint))
@@ -144,7 +142,6 @@ impl Plan {
         self.units.iter().map(|unit| unit.rows).sum()
     }
 
-    /// Returns the rows of the output according to the summary.
     pub fn rows_written(&self, summary: &Summary) -> u64 {
         let documents = self.spec.pipeline.output.samples == Samples::Documents;
         summary.rows_written(documents, self.spec.filter().mark_only)
@@ -197,6 +194,37 @@ impl Plan {
                 Err(ReadError::RowGroup(failed)) => {
                     lost = self.more_lost_row_groups(unit, lost, *failed)?;
                 }
+            }
+        }
+    }
+
+    /// Tokenizes a whole text; `location` is its location in messages. The inner error quarantines the row.
+    ///
+    /// # Errors
+    /// Tokenizing exceeds the time limit, which is generous for all published tokenizers. Another machine might finish.
+    pub(crate) fn tokenize(
+        &self,
+        location: String,
+        text: &str,
+    ) -> Result<std::result::Result<EncodedText, RowError>> {
+        let largest = self.spec.pipeline.input.max_document_bytes;
+        if text.len() as u64 > largest {
+            let message = format!(
+                "the text has {} bytes, more than the {largest} of `max_document_bytes`",
+                text.len()
+            );
+            return Ok(Err(RowError::new("document_too_large", message)));
+        }
+        let encoder = self.encoder.as_ref().expect("the plan opens a tokenizer for text");
+        match encoder.encode(text, Encoder::MAX_PART_BYTES) {
+            Err(problem) if problem.is_tokenizer_fault() => {
+                Err(Diagnostic::error(Blame::Pipeline, problem.to_string())
+                    .at(DiagnosticLocation::Data(location))
+                    .hint("use another tokenizer, or remove this row from the input")
+                    .into())
+            }
+            encoded => {
+                Ok(encoded.map_err(|problem| RowError::new(problem.code(), problem.to_string())))
             }
         }
     }

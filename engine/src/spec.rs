@@ -28,8 +28,8 @@ use std::path::{Path, PathBuf};
 
 use longsift_stages::contract::Location;
 use longsift_stages::{
-    External, Filter, FirstLayerAttention, LoadPartialModel, Role, Score, ShardAcrossDevices,
-    StageSettings, Tokenize,
+    External, Filter, FirstLayerAttention, LanguageModel, Lexical, LoadPartialModel, Role, Score,
+    ShardAcrossDevices, StageSettings, Tokenize,
 };
 use serde_json::Value;
 
@@ -61,8 +61,10 @@ pub struct Spec {
     /// `--set` as given, without secret parts of addresses.
     pub overrides: Vec<String>,
     pub params: BTreeMap<String, String>,
-    name: String,
-    folder: PathBuf,
+    pub name: String,
+    /// Folder of the pipeline file, as given; relative paths in the pipeline are relative to it. Empty for a file in the
+    /// current folder.
+    pub folder: PathBuf,
     sources: Sources,
     root: Node,
 }
@@ -175,16 +177,6 @@ impl Spec {
         Ok((Self { name: pipeline.to_owned(), ..spec }, warnings))
     }
 
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Folder of the pipeline file, as given; relative paths in the pipeline are relative to it. Empty for a file in the
-    /// current folder.
-    pub fn folder(&self) -> &Path {
-        &self.folder
-    }
-
     /// Resolves a location of the pipeline (`output.path`, `model`) so that it can be opened. Paths of the command line are
     /// already absolute in the settings. An address stays unchanged.
     pub fn resolve(&self, location: &Location) -> Location {
@@ -275,6 +267,8 @@ stage_access! {
     load_partial_model, LoadPartialModel, Option<&LoadPartialModel>, identity;
     shard_across_devices, ShardAcrossDevices, Option<&ShardAcrossDevices>, identity;
     first_layer_attention, FirstLayerAttention, Option<&FirstLayerAttention>, identity;
+    language_model, LanguageModel, Option<&LanguageModel>, identity;
+    lexical, Lexical, Option<&Lexical>, identity;
 }
 
 fn required<T>(settings: Option<&T>) -> &T {

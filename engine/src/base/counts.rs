@@ -74,7 +74,6 @@ fn total(reasons: &BTreeMap<String, u64>) -> u64 {
     reasons.values().fold(0, |sum, count| sum.saturating_add(*count))
 }
 
-/// Adds to the count of a reason.
 pub fn count(reasons: &mut BTreeMap<String, u64>, reason: &str, number: u64) {
     match reasons.get_mut(reason) {
         Some(count) => *count = count.saturating_add(number),

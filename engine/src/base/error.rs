@@ -43,10 +43,7 @@ pub enum Failure {
     Problems(Vec<Diagnostic>),
     /// A signal stopped the run. Finished work is kept; the same command resumes.
     #[error("stopped by signal {signal}; run the same command to resume")]
-    Stopped {
-        /// Number of the signal: 2 for SIGINT, 15 for SIGTERM.
-        signal: i32,
-    },
+    Stopped { signal: i32 },
 }
 
 pub type Result<T> = std::result::Result<T, Failure>;

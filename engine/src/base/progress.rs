@@ -16,7 +16,6 @@ const LOG_INTERVAL: Duration = Duration::from_secs(15);
 pub struct Progress {
     rows: MultiProgress,
     bar: ProgressBar,
-    /// One row per device.
     devices: Mutex<Vec<ProgressBar>>,
     on_terminal: bool,
     phase: Mutex<&'static str>,
@@ -116,14 +115,12 @@ impl Progress {
         }
     }
 
-    /// Counts a unit of `file` that was scored and committed.
     pub fn unit_done(&self, unit: &str, file: &str, counts: &Counts) {
         self.add_counts(counts);
         let (rows, windows, quarantined) = (counts.rows, counts.windows, counts.quarantined_rows());
         tracing::debug!(unit, file, rows, windows, quarantined, "unit scored");
     }
 
-    /// Counts a unit of `file` that an earlier run has scored.
     pub fn unit_reused(&self, unit: &str, file: &str, counts: &Counts) {
         self.add_counts(counts);
         self.bar.inc(counts.tokens_scored);
@@ -138,7 +135,6 @@ impl Progress {
         lock(&self.counts).clone()
     }
 
-    /// Shows the state of a device on its own row.
     pub fn device(&self, index: usize, text: &str) {
         if !self.on_terminal {
             return;

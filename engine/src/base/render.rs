@@ -59,28 +59,22 @@ fn source(location: &TextLocation, label: Option<&str>, style: &str, color: bool
     let position =
         location.line.map_or(String::new(), |line| format!(":{line}:{}", location.column));
     let bar = styled(color, BLUE, "|");
-    let shown = shown_line(location);
-    let carets = styled(color, style, &"^".repeat(shown.carets));
+    let (text, gap, carets) = shown_line(location);
+    let carets = styled(color, style, &"^".repeat(carets));
     let label = label
         .map_or(String::new(), |label| format!(" {}", styled(color, style, &line_safe(label))));
     let number = styled(color, BLUE, &format!("{number:>width$}", width = margin.len()));
-    let text = if shown.text.is_empty() { String::new() } else { format!(" {}", shown.text) };
+    let text = if text.is_empty() { text } else { format!(" {text}") };
     format!(
         "{margin}{arrow} {name}{position}\n{margin} {bar}\n{number} {bar}{text}\n{margin} {bar} {gap}{carets}{label}\n",
         arrow = styled(color, BLUE, "-->"),
         name = line_safe(&location.name),
-        gap = " ".repeat(shown.gap),
+        gap = " ".repeat(gap),
     )
 }
 
-/// Source line cut to the displayed width, with the position of its carets in terminal columns.
-struct ShownLine {
-    text: String,
-    gap: usize,
-    carets: usize,
-}
-
-fn shown_line(location: &TextLocation) -> ShownLine {
+/// Returns the source line cut to the displayed width, the gap before its carets, and their number, in terminal columns.
+fn shown_line(location: &TextLocation) -> (String, usize, usize) {
     // Examines only the part of a very long line around the caret.
     let skipped = location.column.saturating_sub(1 + MAX_CHARACTERS);
     let characters = location.text.chars().skip(skipped).take(2 * MAX_CHARACTERS);
@@ -109,7 +103,7 @@ fn shown_line(location: &TextLocation) -> ShownLine {
         text.push('…');
     }
     let carets = widths[first..last.clamp(first, end.max(first))].iter().sum::<usize>().max(1);
-    ShownLine { text: text.trim_end().to_string(), gap, carets }
+    (text.trim_end().to_string(), gap, carets)
 }
 
 /// Formats a character of a source line; a tab becomes four spaces.

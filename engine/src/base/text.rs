@@ -148,7 +148,6 @@ pub(crate) fn table(rows: &[Vec<String>]) -> Vec<String> {
     rows.iter().map(line).collect()
 }
 
-/// Quotes a word for a shell command if necessary.
 pub(crate) fn shell_word(word: &str) -> String {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./=,:@+".contains(letter);
     if !word.is_empty() && word.chars().all(plain) {
@@ -158,7 +157,6 @@ pub(crate) fn shell_word(word: &str) -> String {
     }
 }
 
-/// Returns the SHA-256 of `bytes` as 64 hexadecimal digits.
 pub fn sha256_hex(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }

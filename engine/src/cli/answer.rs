@@ -113,7 +113,6 @@ pub(super) fn write_requested(
     path.map_or(Ok(()), |path| marked::write(path, mark, &content()))
 }
 
-/// Writes a page that the command line may request, with the command that repeats it.
 pub(super) fn write_page(path: Option<&Path>, page: impl FnOnce() -> Page) -> Result<()> {
     write_requested(path, Mark::PAGE, || {
         let mut page = page();

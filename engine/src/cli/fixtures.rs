@@ -65,8 +65,7 @@ struct UnexpectedRow {
     found: String,
 }
 
-/// Runs the tests of a pipeline, each in a temporary folder, and reports the rows with unexpected outcomes. Rows that cannot be
-/// scored never fail the run.
+/// Runs each test of a pipeline in a temporary folder, and reports the rows with unexpected outcomes.
 pub(super) fn test(arguments: &TestArguments) -> Result<u8> {
     let pipeline = &arguments.pipeline.pipeline;
     let overrides = &arguments.pipeline.overrides;

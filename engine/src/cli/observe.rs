@@ -1,8 +1,6 @@
 //! Run observers: the summary file (`--summary-file`), Prometheus' textfile collector and OpenLineage. The last two
 //! never fail a run.
 
-use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -20,6 +18,7 @@ use crate::report::lineage::Lineage;
 use crate::report::metrics;
 use crate::run::Phase;
 use crate::run_directory::summary::Summary;
+use crate::storage::files;
 use crate::storage::marked::{self, Mark};
 
 /// Interval between two writes of the metrics of a running pipeline: the usual interval of a collector.
@@ -28,7 +27,8 @@ const METRICS_INTERVAL: Duration = Duration::from_secs(15);
 pub(super) struct Observers<'a> {
     arguments: &'a RunArguments,
     pipeline: String,
-    live: Option<LiveMetrics>,
+    /// Thread that writes metrics until the sender is dropped.
+    live: Option<(Sender<()>, JoinHandle<()>)>,
     lineage: Option<Lineage>,
 }
 
@@ -66,7 +66,7 @@ impl<'a> Observers<'a> {
     /// Begins to write metrics, except for shards, which would all write the same file.
     pub(super) fn started(&mut self, plan: &Plan, progress: &Arc<Progress>) {
         if let (Some(path), None) = (self.arguments.metrics_textfile.clone(), plan.options.shard) {
-            self.live = Some(LiveMetrics::start(path, &self.pipeline, progress, METRICS_INTERVAL));
+            self.live = write_live_metrics(path, &self.pipeline, progress, METRICS_INTERVAL);
         }
         if let Some(lineage) = &self.lineage {
             lineage.started(plan);
@@ -75,7 +75,10 @@ impl<'a> Observers<'a> {
 
     pub(super) fn ended(&mut self, plan: Option<&Plan>, summary: &Summary) -> Result<()> {
         // First, so that the live metrics do not overwrite the final ones.
-        self.live = None;
+        if let Some((stop, thread)) = self.live.take() {
+            drop(stop);
+            let _ = thread.join();
+        }
         if let Some(lineage) = &self.lineage {
             lineage.ended(plan, summary);
         }
@@ -110,45 +113,30 @@ fn prepare_summary_file(path: &Path) -> Result<()> {
         return Err(problem("is not a regular file".to_owned()).into());
     }
     marked::check(path, SUMMARY)?;
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            Err(problem(format!("cannot be replaced: {error}")).into())
-        }
-        _ => Ok(()),
-    }
+    let removed = files::remove_file(path);
+    removed.map_err(|error| problem(format!("cannot be replaced: {}", error.source)).into())
 }
 
-/// A thread that writes the metrics of a running pipeline at once and then at intervals, until it is dropped.
-struct LiveMetrics {
-    stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl LiveMetrics {
-    fn start(path: PathBuf, pipeline: &str, progress: &Arc<Progress>, interval: Duration) -> Self {
-        let (stop, stopped) = mpsc::channel::<()>();
-        let (pipeline, progress) = (pipeline.to_owned(), Arc::clone(progress));
-        let write = move || {
-            loop {
-                // A failure to write is reported once, when the run ends.
-                let _ = metrics::write_running(&path, &pipeline, progress.snapshot());
-                if stopped.recv_timeout(interval) != Err(RecvTimeoutError::Timeout) {
-                    return;
-                }
+/// Starts a thread that writes the metrics of a running pipeline at once and then at intervals, until the sender is dropped.
+fn write_live_metrics(
+    path: PathBuf,
+    pipeline: &str,
+    progress: &Arc<Progress>,
+    interval: Duration,
+) -> Option<(Sender<()>, JoinHandle<()>)> {
+    let (stop, stopped) = mpsc::channel::<()>();
+    let (pipeline, progress) = (pipeline.to_owned(), Arc::clone(progress));
+    let write = move || {
+        loop {
+            // A failure to write is reported once, when the run ends.
+            let _ = metrics::write_running(&path, &pipeline, progress.snapshot());
+            if stopped.recv_timeout(interval) != Err(RecvTimeoutError::Timeout) {
+                return;
             }
-        };
-        let thread = thread::Builder::new().name("metrics".to_owned()).spawn(write).ok();
-        Self { stop: Some(stop), thread }
-    }
-}
-
-impl Drop for LiveMetrics {
-    fn drop(&mut self) {
-        self.stop = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
         }
-    }
+    };
+    let thread = thread::Builder::new().name("metrics".to_owned()).spawn(write).ok()?;
+    Some((stop, thread))
 }
 
 #[cfg(test)]
@@ -160,15 +148,17 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("web.prom");
         let progress = Arc::new(Progress::new(false));
-        let live = LiveMetrics::start(path.clone(), "web", &progress, Duration::from_millis(1));
+        let interval = Duration::from_millis(1);
+        let (stop, thread) = write_live_metrics(path.clone(), "web", &progress, interval).unwrap();
         progress.phase("score", 96);
         progress.windows_done(2, 64);
         let wanted = "longsift_running_windows{pipeline=\"web\"} 2\n";
-        while !fs::read_to_string(&path).unwrap_or_default().contains(wanted) {
+        while !std::fs::read_to_string(&path).unwrap_or_default().contains(wanted) {
             thread::yield_now();
         }
-        drop(live);
-        fs::remove_file(&path).unwrap();
+        drop(stop);
+        thread.join().unwrap();
+        files::remove_file(&path).unwrap();
         assert!(!path.exists(), "the thread has ended");
     }
 }

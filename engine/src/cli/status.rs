@@ -11,7 +11,6 @@ use crate::cli::{AnswerFormat, StatusArguments};
 use crate::report::status::{self, Status};
 use crate::run_directory::layout::RunDirectory;
 
-/// Speed of a run between two polls.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Pace {
     windows_per_second: f64,

@@ -5,7 +5,6 @@ use crate::base::error::Result;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct GpuModel {
-    /// `A800-80GB`.
     pub name: String,
     pub memory_bytes: u64,
     pub speed: Option<PeakRates>,
@@ -46,15 +45,6 @@ const CARDS: [Row; 17] = [
     ("RTX-5090-32GB", 32, 1792.0, 209.5, 104.8, 170.0, 2.41),
 ];
 
-impl GpuModel {
-    fn from_row((name, gigabytes, bandwidth, bf16, f32, multiprocessors, clock): Row) -> Self {
-        let exponentials = 16.0 * multiprocessors * clock * 1e9;
-        let speed =
-            PeakRates { bytes: bandwidth * 1e9, bf16: bf16 * 1e12, f32: f32 * 1e12, exponentials };
-        Self { name: name.to_owned(), memory_bytes: gigabytes * 1_000_000_000, speed: Some(speed) }
-    }
-}
-
 /// Parses `8xA800-80GB` or `2xL4-24GB,MyCard:48`: a list of catalogue names or `NAME:GB`, each with an optional count.
 pub fn cards(list: &str) -> Result<Vec<GpuModel>> {
     let mut cards = Vec::new();
@@ -88,7 +78,13 @@ fn card(name: &str) -> Option<GpuModel> {
         let memory_bytes = (gigabytes * 1e9) as u64;
         return sensible.then(|| GpuModel { name: name.to_owned(), memory_bytes, speed: None });
     }
-    CARDS.into_iter().find(|row| row.0.eq_ignore_ascii_case(name)).map(GpuModel::from_row)
+    let row = CARDS.into_iter().find(|row| row.0.eq_ignore_ascii_case(name))?;
+    let (name, gigabytes, bandwidth, bf16, f32, multiprocessors, clock) = row;
+    let exponentials = 16.0 * multiprocessors * clock * 1e9;
+    let speed =
+        PeakRates { bytes: bandwidth * 1e9, bf16: bf16 * 1e12, f32: f32 * 1e12, exponentials };
+    let memory_bytes = gigabytes * 1_000_000_000;
+    Some(GpuModel { name: name.to_owned(), memory_bytes, speed: Some(speed) })
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use longsift_stages::shard_across_devices::{DeviceKind, DeviceSettings, WorkersP
 
 use super::cpu::Cpu;
 use super::device::{Device, DeviceCriteria, Devices};
-use super::ledger::{Ledger, Limit};
+use super::ledger::{Ledger, Limit, MemorySource as _};
 use super::nvml::visible_gpus;
 use super::simulated::{self, SimulatedDevice};
 
@@ -66,7 +66,7 @@ pub fn is_simulation() -> bool {
 fn cpu(choice: DeviceCriteria<'_>) -> Device {
     Device {
         compute: Arc::new(Cpu { kernel: choice.kernel, threads: choice.threads }),
-        ledger: Ledger::with_oversized_allowed(Box::new(Limit(choice.window_memory_bytes))),
+        ledger: Ledger::with_oversized_allowed(Arc::new(Limit(choice.window_memory_bytes))),
         workers: choice.threads,
         uuid: None,
     }
@@ -118,17 +118,13 @@ fn simulate(choice: DeviceCriteria<'_>, value: &str) -> Result<GpuSearch, String
     let why = format!("{} simulated devices", descriptions.len());
     let Decimal(headroom_fraction) = choice.settings.headroom_fraction;
     let device = |(number, description): (usize, simulated::Description)| {
-        let total = match description.gpu {
-            Some(gpu) => gpu.memory()?.total,
-            None => description.total,
-        };
         let uuid = description.gpu.map(|gpu| gpu.uuid.to_owned());
-        let name = format!("cuda:{number}");
-        let device =
-            SimulatedDevice::new(name, choice.kernel, choice.precision.bytes(), description);
-        let headroom = (total as f64 * headroom_fraction) as u64;
-        let ledger = Ledger::new(Box::new(device.memory()), headroom);
-        Ok(Device { compute: Arc::new(device), ledger, workers: SIMULATED_WORKERS, uuid })
+        let (name, number_bytes) = (format!("cuda:{number}"), choice.precision.bytes());
+        let device = SimulatedDevice::new(name, choice.kernel, number_bytes, description);
+        let device = Arc::new(device);
+        let headroom = (device.read()?.total as f64 * headroom_fraction) as u64;
+        let ledger = Ledger::new(Arc::clone(&device) as _, headroom);
+        Ok(Device { compute: device, ledger, workers: SIMULATED_WORKERS, uuid })
     };
     let gpus = descriptions.into_iter().enumerate().map(device).collect::<Result<_, String>>()?;
     tracing::warn!("{} is set: {why}, no real ones", simulated::VARIABLE);

@@ -38,7 +38,7 @@ pub(super) fn find(choice: DeviceCriteria<'_>) -> Result<Vec<Device>, String> {
         let nvml = by_nvml.iter().find(|known| known.uuid == gpu.uuid).copied();
         let card = GpuMemory { compute: Arc::clone(&compute), total: gpu.total_bytes, nvml };
         let headroom = (gpu.total_bytes as f64 * headroom_fraction) as u64;
-        let ledger = Ledger::new(Box::new(card), headroom);
+        let ledger = Ledger::new(Arc::new(card), headroom);
         Device { compute, ledger, workers: GPU_WORKERS, uuid: Some(gpu.uuid.clone()) }
     };
     Ok(gpus.iter().map(device).collect())

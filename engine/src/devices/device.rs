@@ -37,7 +37,6 @@ impl Devices {
         states.map(|state| state.available).max().unwrap_or(0)
     }
 
-    /// Names of the devices: `cpu`, or `cuda:0, cuda:1`.
     pub fn names(&self) -> String {
         self.list.iter().map(|device| device.compute.name()).collect::<Vec<_>>().join(", ")
     }
@@ -71,7 +70,6 @@ pub struct DeviceCriteria<'a> {
     /// Shape of the windows, if the model is known.
     #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only GPUs are chosen by it"))]
     pub shape: Option<&'a AttentionShape>,
-    /// Numbers in the table.
     pub precision: Precision,
     pub threads: usize,
     /// Bytes that `memory_limit_bytes` leaves for windows on the processor.

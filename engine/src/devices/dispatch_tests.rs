@@ -113,7 +113,7 @@ fn simulate(world: &World) -> History {
     let headroom = |total: u64| total / 10;
     let sites = world.totals.iter().enumerate().map(|(device, &total)| {
         let (neighbour, held) = (Arc::clone(&neighbours[device]), Arc::clone(&held[device]));
-        let card = Box::new(Card { total, neighbour, held });
+        let card = Arc::new(Card { total, neighbour, held });
         DeviceProperties {
             name: format!("cuda:{device}"),
             ledger: Ledger::new(card, headroom(total)),
@@ -480,7 +480,7 @@ fn worker_limits_apply_per_device() {
 #[test]
 fn queue_without_room_is_searched_once() {
     let (neighbour, held) = (Arc::new(AtomicU64::new(70 * GB)), Arc::new(AtomicU64::new(0)));
-    let card = Box::new(Card { total: 80 * GB, neighbour: Arc::clone(&neighbour), held });
+    let card = Arc::new(Card { total: 80 * GB, neighbour: Arc::clone(&neighbour), held });
     let ledger = Ledger::new(card, 8 * GB);
     let site =
         DeviceProperties { name: "cuda:0".to_owned(), ledger, workers: 1, resident_bytes: GB };

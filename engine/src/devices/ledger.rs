@@ -35,7 +35,7 @@ pub trait MemorySource: Send + Sync {
 }
 
 pub struct Ledger {
-    source: Box<dyn MemorySource>,
+    source: Arc<dyn MemorySource>,
     headroom: u64,
     /// Whether a reservation that does not fit is granted if it is the only one.
     oversized_allowed: bool,
@@ -50,11 +50,8 @@ pub struct MemoryState {
     pub free: u64,
     /// Used by other processes.
     pub others: u64,
-    /// Held by this process.
     pub held: u64,
-    /// Reserved for windows and the table.
     pub reserved: u64,
-    /// Headroom, which is never used.
     pub headroom: u64,
     pub available: u64,
 }
@@ -75,16 +72,16 @@ impl MemoryState {
 }
 
 impl Ledger {
-    pub fn new(source: Box<dyn MemorySource>, headroom: u64) -> Arc<Self> {
+    pub fn new(source: Arc<dyn MemorySource>, headroom: u64) -> Arc<Self> {
         Self::open(source, headroom, false)
     }
 
     /// Returns an account that grants an oversized reservation if it is the only one: for the processor.
-    pub fn with_oversized_allowed(source: Box<dyn MemorySource>) -> Arc<Self> {
+    pub fn with_oversized_allowed(source: Arc<dyn MemorySource>) -> Arc<Self> {
         Self::open(source, 0, true)
     }
 
-    fn open(source: Box<dyn MemorySource>, headroom: u64, oversized_allowed: bool) -> Arc<Self> {
+    fn open(source: Arc<dyn MemorySource>, headroom: u64, oversized_allowed: bool) -> Arc<Self> {
         let (reserved, peak_reserved) = (Mutex::new(0), AtomicU64::new(0));
         Arc::new(Self { source, headroom, oversized_allowed, reserved, peak_reserved })
     }
@@ -198,7 +195,7 @@ mod tests {
     fn card(total: u64) -> (Arc<Ledger>, Arc<AtomicU64>, Arc<AtomicU64>) {
         let (others, held) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let card = Card { total, others: Arc::clone(&others), held: Arc::clone(&held) };
-        (Ledger::new(Box::new(card), total / 10), others, held)
+        (Ledger::new(Arc::new(card), total / 10), others, held)
     }
 
     #[test]
@@ -241,7 +238,7 @@ mod tests {
 
     #[test]
     fn the_processor_always_gets_one_window() {
-        let ledger = Ledger::with_oversized_allowed(Box::new(Limit(100)));
+        let ledger = Ledger::with_oversized_allowed(Arc::new(Limit(100)));
         let only = ledger.reserve(1000).unwrap();
         assert!(ledger.reserve(1).is_err());
         drop(only);

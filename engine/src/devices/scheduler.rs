@@ -26,7 +26,6 @@ use crate::base::parallel::lock;
 
 /// Work that devices do on jobs `J` with results `R`.
 pub trait Work<J, R>: Sync {
-    /// Bytes that stay allocated on a device.
     fn resident_bytes(&self, _device: &Device) -> u64 {
         0
     }

@@ -16,7 +16,6 @@
 //! | `milliseconds=N` | each piece takes this much longer |
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -94,22 +93,25 @@ fn bytes(text: &str) -> Option<u64> {
     (number >= 0.0 && number.is_finite()).then_some((number * unit) as u64)
 }
 
-pub struct SimulatedMemory {
+pub struct SimulatedDevice {
+    name: String,
+    kernel: Kernel,
+    number_bytes: u64,
     description: Description,
     held: AtomicU64,
     resident: AtomicU64,
-    /// Pieces begun so far.
     pieces: AtomicU64,
 }
 
-impl SimulatedMemory {
-    fn new(description: Description) -> Self {
+impl SimulatedDevice {
+    /// Returns a device that runs `kernel` on the processor; numbers in its tables and windows have `number_bytes` bytes.
+    pub fn new(name: String, kernel: Kernel, number_bytes: u64, description: Description) -> Self {
         let (held, resident, pieces) = Default::default();
-        Self { description, held, resident, pieces }
+        Self { name, kernel, number_bytes, description, held, resident, pieces }
     }
 
     /// Allocates memory for a table, after freeing that of the previous one.
-    fn load(&self, bytes: u64) -> Result<(), DeviceFailure> {
+    fn load_table(&self, bytes: u64) -> Result<(), DeviceFailure> {
         self.held.fetch_sub(self.resident.swap(0, SeqCst), SeqCst);
         self.take(bytes)?;
         self.resident.store(bytes, SeqCst);
@@ -119,7 +121,7 @@ impl SimulatedMemory {
     fn take(&self, wanted: u64) -> Result<(), DeviceFailure> {
         let mut held = self.held.load(SeqCst);
         loop {
-            let Memory { total, used } = self.memory().map_err(DeviceFailure::Lost)?;
+            let Memory { total, used } = self.read().map_err(DeviceFailure::Lost)?;
             // Memory of others is independent of `held`, so both may be read at different times.
             let free = total.saturating_sub(used);
             if wanted > free {
@@ -132,63 +134,19 @@ impl SimulatedMemory {
         }
     }
 
-    fn memory(&self) -> Result<Memory, String> {
-        let others = if let Some(gpu) = &self.description.gpu {
-            gpu.memory()?
-        } else {
-            let is_there = self.pieces.load(SeqCst) >= self.description.neighbour_after;
-            let used = if is_there { self.description.neighbour } else { 0 };
-            Memory { total: self.description.total, used }
-        };
-        Ok(Memory { used: others.used + self.held.load(SeqCst), ..others })
-    }
-}
-
-impl MemorySource for Arc<SimulatedMemory> {
-    fn read(&self) -> Result<Memory, String> {
-        self.memory()
-    }
-
-    fn held(&self) -> u64 {
-        self.held.load(SeqCst)
-    }
-
-    fn utilisation(&self) -> Option<u32> {
-        self.description.gpu.and_then(|gpu| gpu.utilisation())
-    }
-}
-
-pub struct SimulatedDevice {
-    name: String,
-    kernel: Kernel,
-    number_bytes: u64,
-    memory: Arc<SimulatedMemory>,
-}
-
-impl SimulatedDevice {
-    /// Returns a device that runs `kernel` on the processor; numbers in its tables and windows have `number_bytes` bytes.
-    pub fn new(name: String, kernel: Kernel, number_bytes: u64, description: Description) -> Self {
-        let memory = Arc::new(SimulatedMemory::new(description));
-        Self { name, kernel, number_bytes, memory }
-    }
-
-    pub fn memory(&self) -> Arc<SimulatedMemory> {
-        Arc::clone(&self.memory)
-    }
-
     fn piece<T>(&self, bytes: u64, work: impl FnOnce() -> T) -> Result<T, DeviceFailure> {
-        self.fault(self.memory.pieces.fetch_add(1, SeqCst) + 1)?;
-        self.memory.take(bytes)?;
-        let Description { milliseconds, leak, .. } = self.memory.description;
+        self.fault(self.pieces.fetch_add(1, SeqCst) + 1)?;
+        self.take(bytes)?;
+        let Description { milliseconds, leak, .. } = self.description;
         std::thread::sleep(Duration::from_millis(milliseconds));
         let done = work();
-        self.memory.held.fetch_sub(bytes, SeqCst);
-        self.memory.held.fetch_add(leak, SeqCst);
+        self.held.fetch_sub(bytes, SeqCst);
+        self.held.fetch_add(leak, SeqCst);
         Ok(done)
     }
 
     fn fault(&self, piece: u64) -> Result<(), DeviceFailure> {
-        let Description { lost, killed, out_of_memory, failed, .. } = self.memory.description;
+        let Description { lost, killed, out_of_memory, failed, .. } = self.description;
         let every = |number: u64| number > 0 && piece.is_multiple_of(number);
         if killed == piece {
             let ended = kill_process(getpid(), Signal::KILL);
@@ -209,6 +167,27 @@ impl SimulatedDevice {
     }
 }
 
+impl MemorySource for SimulatedDevice {
+    fn read(&self) -> Result<Memory, String> {
+        let others = if let Some(gpu) = &self.description.gpu {
+            gpu.memory()?
+        } else {
+            let is_there = self.pieces.load(SeqCst) >= self.description.neighbour_after;
+            let used = if is_there { self.description.neighbour } else { 0 };
+            Memory { total: self.description.total, used }
+        };
+        Ok(Memory { used: others.used + self.held.load(SeqCst), ..others })
+    }
+
+    fn held(&self) -> u64 {
+        self.held.load(SeqCst)
+    }
+
+    fn utilisation(&self) -> Option<u32> {
+        self.description.gpu.and_then(|gpu| gpu.utilisation())
+    }
+}
+
 impl Compute for SimulatedDevice {
     fn name(&self) -> &str {
         &self.name
@@ -223,7 +202,7 @@ impl Compute for SimulatedDevice {
     }
 
     fn load(&self, layer: &FirstLayer) -> Result<(), DeviceFailure> {
-        self.memory.load(self.resident_bytes(layer.spec(), layer.table().bytes()))
+        self.load_table(self.resident_bytes(layer.spec(), layer.table().bytes()))
     }
 
     /// About the bytes on a GPU, without padding: ids and row factors, rotated queries and keys, and the sums of each block.
@@ -270,10 +249,14 @@ mod tests {
         assert_eq!(describe("nvml", none).unwrap_err(), "no GPU");
     }
 
+    fn device(description: Description) -> SimulatedDevice {
+        SimulatedDevice::new("cuda:0".to_owned(), Kernel::PortableF32, 4, description)
+    }
+
     #[test]
     fn allocations_beyond_the_budget_fail() {
         let description = Description { total: 100, neighbour: 30, ..Description::default() };
-        let memory = SimulatedMemory::new(description);
+        let memory = device(description);
         memory.take(60).unwrap();
         let refused = memory.take(11).unwrap_err();
         assert_eq!(refused, DeviceFailure::OutOfMemory { wanted: 11, free: 10 });
@@ -282,12 +265,12 @@ mod tests {
 
     #[test]
     fn reloading_a_table_replaces_it() {
-        let memory = SimulatedMemory::new(Description { total: 100, ..Description::default() });
+        let memory = device(Description { total: 100, ..Description::default() });
         for _ in 0..3 {
-            memory.load(60).unwrap();
+            memory.load_table(60).unwrap();
         }
         assert_eq!(memory.held.load(SeqCst), 60);
-        assert!(memory.load(101).is_err());
+        assert!(memory.load_table(101).is_err());
         memory.take(100).unwrap();
     }
 }

@@ -22,7 +22,6 @@ impl Step {
     }
 }
 
-/// Formats the name in words, and the facts.
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.name.replace('_', " "), self.facts)

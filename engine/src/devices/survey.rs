@@ -25,14 +25,12 @@ pub struct DeviceSurvey {
     pub name: String,
     pub uuid: Option<String>,
     pub total_bytes: Option<u64>,
-    /// Used by all processes.
     pub used_bytes: Option<u64>,
     pub free_bytes: Option<u64>,
     /// Memory that longsift never uses.
     pub headroom_bytes: u64,
     /// Reserved by running longsift processes of this user.
     pub reserved_bytes: u64,
-    /// Windows that they are measuring.
     pub in_flight: usize,
     pub utilisation_percent: Option<u32>,
 }
@@ -110,7 +108,6 @@ fn surveyed_cpu() -> DeviceSurvey {
     }
 }
 
-/// Returns the model of the processor, if the system reports it.
 pub(crate) fn processor() -> Option<String> {
     let name = machine::system_line("/proc/cpuinfo", "model name")?;
     Some(name.trim_start_matches([' ', '\t', ':']).to_owned())

@@ -10,8 +10,7 @@ use longsift_stages::{FirstLayerAttention, LoadPartialModel, ShardAcrossDevices}
 use crate::devices::device::Devices;
 use crate::devices::dispatch::terms::{Policy, Unit};
 
-/// Minimum number of pairs in a piece of a window that is split by heads: a GPU measures that many in a fraction of a
-/// millisecond, ten times as long as starting a piece takes.
+/// Minimum pairs of a piece of a window: a GPU measures them ten times as long as it takes to start a piece.
 const MIN_PIECE_PAIRS: u64 = 1 << 28;
 
 pub struct Attention {

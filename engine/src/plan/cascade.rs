@@ -16,7 +16,6 @@ use crate::spec::pipeline::Samples;
 pub struct PrecedingGuard {
     /// Index among the guards of the filter.
     pub guard: usize,
-    /// Index of the measure that it reads.
     pub reads: u16,
     /// Index of the statistic among the columns of that measure.
     pub column: usize,
@@ -37,7 +36,6 @@ impl PrecedingGuard {
     }
 }
 
-/// Guards that are checked before measures.
 #[derive(Clone, Debug, Default)]
 pub struct Cascade {
     /// Guards by index of the measure that they precede.

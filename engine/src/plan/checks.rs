@@ -77,11 +77,11 @@ pub(super) fn stores(found: &mut Findings<'_>) {
         (found.spec.score().calibration.as_ref(), "stages.score.calibration"),
     ];
     for (path, setting) in settings {
-        let Some(path) = path.filter(|path| path.is_address() && !cfg!(feature = "cloud")) else {
-            continue;
-        };
-        let message = format!("`{path}` is in an object store, which this build does not support");
-        found.error(setting, message, "build with `--features cloud`");
+        if let Some(path) = path.filter(|path| path.is_address() && !cfg!(feature = "cloud")) {
+            let message =
+                format!("`{path}` is in an object store, which this build does not support");
+            found.error(setting, message, "build with `--features cloud`");
+        }
     }
 }
 
@@ -143,8 +143,7 @@ pub(super) fn output_paths(directory: &RunDirectory, found: &mut Findings<'_>) {
     found.add(problems);
 }
 
-/// Checks before scoring that files can be created in the folders that a run writes to: in each that exists, and in the
-/// nearest existing folder above each that does not.
+/// Checks before scoring that files can be created in the folders of the run, or in the nearest existing folder above.
 pub(super) fn writable_folders(spec: &Spec, directory: &RunDirectory) -> error::Result<()> {
     if store::is_address(&directory.output) {
         return Ok(());
@@ -187,8 +186,7 @@ pub(super) fn output_format(dataset: &Dataset, found: &mut Findings<'_>) {
     }
 }
 
-/// Warns about maps in JSON output: a row whose map has a key twice cannot be written, since readers of JSON would lose a value.
-/// Input lines of JSON are checked when they are read.
+/// Warns about maps in JSON output: a map with a key twice cannot be written. JSON input is checked when it is read.
 pub(super) fn maps(dataset: &Dataset, found: &mut Findings<'_>) {
     let is_json = found.spec.pipeline.output.format == OutputFormat::JsonlZst;
     let columns = part_lines::map_columns(&dataset.schema);
@@ -202,8 +200,7 @@ pub(super) fn maps(dataset: &Dataset, found: &mut Findings<'_>) {
     found.warning("output.format", message, "`format: parquet` writes such rows as they are");
 }
 
-/// Warns about adapters next to weights, which the transformers library applies, and adds the notes of the input and the
-/// first-layer model.
+/// Warns about adapters next to weights, and adds the notes of the input and of the first-layer model.
 pub(super) fn model_folders(
     attention: Option<&Attention>,
     whole_models: &BTreeMap<u16, WholeModelPlan>,
@@ -327,8 +324,7 @@ impl WantedKernel {
         kernel.is_for(self.table.element_type()) && (self.on_gpus || !kernel.is_cuda())
     }
 
-    /// Returns the kernel called `name` if it fits and, unless it will run `elsewhere`, this machine's processor supports it.
-    /// GPUs are checked when devices are chosen.
+    /// Returns the kernel called `name` if it fits and this processor supports it. GPUs are checked when devices are chosen.
     fn named(&self, name: &str, elsewhere: bool, found: &mut Findings<'_>) -> Option<Kernel> {
         let named = Kernel::from_name(name);
         let missing = |kernel: Kernel| {
@@ -533,8 +529,7 @@ fn bos(config: &ModelConfig, found: &mut Findings<'_>) -> Bos {
     Bos::default()
 }
 
-/// Checks the tokens and the distances of the first-layer model, and returns the BOS tokens of the model: that of the first
-/// layer, or else the whole one that provides the tokenizer.
+/// Checks tokens and distances of the first-layer model, and returns the BOS tokens: its own, or those of the whole model.
 pub(super) fn tokens(
     model: Option<&ModelFolder>,
     whole: Option<&WholeModelPlan>,
@@ -584,8 +579,7 @@ pub(super) fn tokenizer_setting(spec: &Spec) -> &'static str {
     }
 }
 
-/// Checks that the distance fits the window, that the attention of layer 0 reaches that far, and that the window fits
-/// the trained positions.
+/// Checks that the distance fits the window and the attention of layer 0, and that the window fits the trained positions.
 fn distance(model: &ModelFolder, found: &mut Findings<'_>) {
     let spec = found.spec;
     let (Some(reading), Some(measure)) = (spec.load_partial_model(), spec.first_layer_attention())

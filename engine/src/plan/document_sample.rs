@@ -56,7 +56,6 @@ impl DocumentSample {
         (of_sample as f64 * scale).round() as u64
     }
 
-    /// Returns the estimated windows of the whole input; `None` without a sample.
     pub fn windows(&self) -> Option<u64> {
         (!self.lengths.is_empty()).then(|| self.scaled(self.windows))
     }
@@ -81,7 +80,6 @@ impl DocumentSample {
             .find(|tokens| 2 * reach(*tokens) >= self.lengths.len().max(1))
     }
 
-    /// Returns the line for a plan; `None` without a sample.
     pub(super) fn in_words(&self) -> Option<String> {
         let (rows, bad) = (self.sampled_rows(), self.bad_rows());
         let sampled = if rows >= self.rows {

@@ -46,9 +46,7 @@ pub struct Estimate {
     pub whole_model_bytes: u64,
     /// Bytes that the table will add to the cache folder.
     pub cache_bytes: u64,
-    /// Bytes of the score tables (approximate).
     pub scores_bytes: u64,
-    /// Bytes of the output (approximate).
     pub output_bytes: u64,
 }
 
@@ -134,8 +132,7 @@ impl Estimate {
     }
 }
 
-/// Returns the bytes of one window's statistics: 8 per number. Lists have an entry per head, or one per power of two up
-/// to the window, whichever is more.
+/// Returns the bytes of the statistics of a window: 8 per number. Lists have an entry per head or per power of two.
 fn statistics_bytes(
     measures: &[MeasureColumns],
     attention: Option<&Attention>,

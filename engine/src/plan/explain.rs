@@ -30,12 +30,10 @@ use crate::spec::pipeline::{OutputFormat, ParquetCompression, Samples};
 /// Work that an existing run directory has completed for a plan.
 #[derive(Clone, Debug, Default)]
 pub struct CompletedWork {
-    /// Units with a valid record.
     pub units: usize,
     pub windows: u64,
     /// Whether the run is finished and unchanged.
     pub finished: bool,
-    /// Reason why a run would refuse the run directory.
     pub refused: Option<Diagnostic>,
 }
 

@@ -67,7 +67,6 @@ impl<'s> Findings<'s> {
         }
     }
 
-    /// Fails with all errors, if there are any.
     pub(super) fn check(&self) -> Result<()> {
         let errors: Vec<_> = self.all.iter().filter(|found| found.is_error()).cloned().collect();
         if errors.is_empty() { Ok(()) } else { Err(Failure::Problems(errors)) }

@@ -11,7 +11,6 @@ use longsift_kernels::Kernel;
 use longsift_stages::contract::{Location, Measure, Request};
 use longsift_stages::filter::NotMeasured;
 use longsift_stages::measures::external::StatisticMerge;
-use longsift_stages::model::WholeModel;
 use longsift_stages::score::SELECTION_VERSION;
 use longsift_stages::score::presets::{DEFAULT_ALPHA, DEFAULT_SEED, Formula};
 use longsift_stages::tokenize::encoder::Encoder;
@@ -53,11 +52,6 @@ pub struct WholeModelDigests {
 }
 
 impl WholeModelDigests {
-    /// Creates the digests of a model that this process computes, given the digest of its weights.
-    pub fn new(model: &WholeModel, weights: String) -> Self {
-        Self { weights, kernel: model.backend_name() }
-    }
-
     /// Returns the recorded digests of a measure's statistics, possibly from another machine.
     pub fn recorded(identity: &Identity, measure: &str) -> Option<Self> {
         let fact = |name| {
@@ -71,7 +65,6 @@ impl WholeModelDigests {
 /// Inputs, except settings, that determine the bits of attention statistics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttentionDigests {
-    /// Digest of the relevant tensors of the model.
     pub weights: String,
     pub kernels: Kernels,
 }
@@ -85,11 +78,6 @@ pub struct Kernels {
 }
 
 impl Kernels {
-    /// Returns the kernels of this machine if `kernel` measures windows.
-    pub fn new(kernel: Kernel) -> Self {
-        Self { windows: kernel.name().to_owned(), weights: kernel.for_weights().name().to_owned() }
-    }
-
     /// Returns the recorded kernels of existing scores, possibly from another machine.
     pub fn recorded(identity: &Identity) -> Option<Self> {
         let name = |fact| Some(identity.find_in_measures(fact)?.as_str()?.to_owned());
@@ -109,8 +97,10 @@ impl Digests {
             Ok::<_, Failure>(text::sha256_hex(&bytes))
         };
         let calibration = plan.spec.score().calibration.as_ref().map(digest).transpose()?;
-        let attention = plan.attention.as_ref().zip(weights).map(|(attention, weights)| {
-            AttentionDigests { weights, kernels: Kernels::new(attention.kernel()) }
+        let attention = plan.attention.as_ref().zip(weights).map(|(attention, digest)| {
+            let kernel = attention.kernel();
+            let [windows, weights] = [kernel, kernel.for_weights()].map(|of| of.name().to_owned());
+            AttentionDigests { weights: digest, kernels: Kernels { windows, weights } }
         });
         let programs = plan.program_digests()?;
         Ok(Self { attention, whole_models, calibration, programs })
@@ -141,7 +131,8 @@ pub fn whole_model_digests(
             stop.check()?;
             digest.expect("a signal would have returned an error")
         };
-        digests.insert(measure.clone(), WholeModelDigests::new(model, weights));
+        let kernel = model.backend_name();
+        digests.insert(measure.clone(), WholeModelDigests { weights, kernel });
     }
     Ok(digests)
 }
@@ -203,20 +194,24 @@ pub fn identity(plan: &Plan, digests: &Digests) -> Identity {
         columns::output_statistics(&statistics).map(|column| &*column.name).collect();
     parts.selection["output.statistics"] = json!(written);
     let IdentityParts { windows, attention, selection } = parts;
-    let facts_of = |index: u16, measure: &dyn Measure| {
+    let facts_of = |index: u16| {
+        let measure = plan.measure(index);
         let needs_attention = measure.needs().attention().is_some();
         let mut all = if needs_attention { attention.clone() } else { Value::Null };
         if let Some(whole) = plan.whole_models.get(&index) {
-            whole_model_facts(whole, digests, &mut all);
+            all["model"] = json!(whole.model.description_digest());
+            if let Some(digests) = digests.whole_models.get(&whole.measure) {
+                all["model_weights"] = json!(digests.weights);
+                all["model_kernel"] = json!(digests.kernel);
+            }
         }
         Facts::new(measure_facts(measure, digests, all))
     };
-    let fingerprint = |index| facts_of(index, plan.measure(index)).fingerprint();
-    let measures =
-        plan.measures().zip(&plan.measures.columns).map(|((index, measure), columns)| {
-            let only = plan.cascade.conditions(index, &fingerprint);
-            (columns.measure.clone(), MeasureFacts { facts: facts_of(index, measure), only })
-        });
+    let fingerprint = |index| facts_of(index).fingerprint();
+    let measures = plan.measures.indices().zip(&plan.measures.columns).map(|(index, columns)| {
+        let only = plan.cascade.conditions(index, &fingerprint);
+        (columns.measure.clone(), MeasureFacts { facts: facts_of(index), only })
+    });
     let measures = measures.collect();
     Identity { windows: Facts::new(windows), measures, selection: Facts::new(selection) }
 }
@@ -238,15 +233,6 @@ fn measure_facts(measure: &dyn Measure, digests: &Digests, mut all: Value) -> Va
         }
     }
     all
-}
-
-/// Adds the facts of a whole model, except the settings of the measure.
-fn whole_model_facts(whole: &WholeModelPlan, digests: &Digests, all: &mut Value) {
-    all["model"] = json!(whole.model.description_digest());
-    if let Some(WholeModelDigests { weights, kernel }) = digests.whole_models.get(&whole.measure) {
-        all["model_weights"] = json!(weights);
-        all["model_kernel"] = json!(kernel);
-    }
 }
 
 fn input_facts(plan: &Plan, input: &Input, parts: &mut IdentityParts) {
@@ -480,7 +466,6 @@ const SCORE_FACTS: [&str; 13] = [
     "output.samples",
 ];
 
-/// Reads the calibration at `path` and checks that its bytes are still those of `identity`.
 pub fn calibration_bytes(plan: &Plan, path: &Location, identity: &Identity) -> Result<Vec<u8>> {
     let bytes = calibration::bytes(&plan.spec.resolve(path).to_path_buf())?;
     let digest = text::sha256_hex(&bytes);

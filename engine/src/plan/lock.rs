@@ -10,12 +10,8 @@ use crate::run_directory::pipeline_lock::{self, ModelIdentity, PipelineLock, Rec
 use crate::storage::store::is_address;
 
 pub fn lock(plan: &Plan, digests: &Digests) -> PipelineLock {
-    let params = plan
-        .spec
-        .params
-        .iter()
-        .map(|(name, value)| (name.clone(), Value::from(value.clone())))
-        .collect();
+    let params = plan.spec.params.iter();
+    let params = params.map(|(name, value)| (name.clone(), Value::from(value.clone()))).collect();
     PipelineLock {
         version: pipeline_lock::VERSION,
         settings: plan.spec.resolved_json(),
@@ -31,7 +27,7 @@ pub fn lock(plan: &Plan, digests: &Digests) -> PipelineLock {
 #[must_use]
 pub fn with_command(mut lock: PipelineLock, plan: &Plan) -> PipelineLock {
     lock.recorded = Some(Recorded {
-        pipeline: absolute(Path::new(plan.spec.name())),
+        pipeline: absolute(Path::new(&plan.spec.name)),
         limit_rows: plan.options.limit_rows,
         scores_from: plan.options.scores_from.as_deref().map(absolute),
     });

@@ -16,7 +16,6 @@ use crate::spec::Spec;
 #[derive(Clone, Debug, Default)]
 pub struct Measures {
     stages: Vec<usize>,
-    /// Columns of each measure, with their names in the pipeline.
     pub columns: Vec<MeasureColumns>,
     /// Minimum tokens of a window, including BOS, that all measures require.
     pub min_tokens: u64,
@@ -78,9 +77,7 @@ fn stage_measure(stage: &StageSettings) -> Option<&dyn Measure> {
     }
 }
 
-/// Checks the measures, score and filter for duplicate names, text that tokenized documents do not have, window lengths
-/// that are too short, unknown statistics, and contradictions. `is_output_column`: whether a statistic of this name would
-/// collide with a column of the output.
+/// Checks measures, score, filter and checks. `is_output_column`: whether a statistic collides with a column of the output.
 pub(super) fn check(
     measures: &Measures,
     content: &ContentColumn,
@@ -177,8 +174,6 @@ fn without_text(spec: &Spec, content: &ContentColumn, rule: BrokenRule) -> Broke
         guard.map(|guard| &guard.statistic).or_else(|| term.map(|term| &term.statistic))
     };
     let Some(name) = statistic().filter(|name| statistics::needs_text(name)) else { return rule };
-    let has_lexical =
-        spec.pipeline.stages.iter().any(|stage| matches!(stage, StageSettings::Lexical(_)));
     let (reason, hint) = match content {
         ContentColumn::Tokens(_) => (
             "the input contains token ids",
@@ -189,7 +184,7 @@ fn without_text(spec: &Spec, content: &ContentColumn, rule: BrokenRule) -> Broke
             },
         ),
         ContentColumn::Text(_)
-            if has_lexical && statistics::default_stage(name) == Some("lexical") =>
+            if spec.lexical().is_some() && statistics::default_stage(name) == Some("lexical") =>
         {
             ("`lexical` has `text: false`", "remove `text: false`")
         }
@@ -211,7 +206,6 @@ fn used(spec: &Spec, measures: &Measures) -> Vec<String> {
     used
 }
 
-/// Checks that the selection can be compared with the scores in `output.compare`.
 fn check_compared(measures: &Measures, found: &mut Findings<'_>) {
     let spec = found.spec;
     let output = &spec.pipeline.output;

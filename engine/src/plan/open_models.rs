@@ -31,8 +31,7 @@ pub(super) fn tokenizer_model(models: &BTreeMap<u16, WholeModelPlan>) -> Option<
     models.values().find(|whole| whole.request.model.is_some())
 }
 
-/// Opens the model of every measure that needs a whole one. `first_layer`: folder of the `load-partial-model` model;
-/// `of_windows`: devices that measure its windows.
+/// Opens the whole models. `first_layer`: folder of the `load-partial-model` model; `of_windows`: devices of its windows.
 pub(super) fn open(
     measures: &Measures,
     first_layer: Option<&Path>,

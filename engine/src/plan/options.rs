@@ -34,7 +34,6 @@ pub struct PlanOptions {
     /// Whether to start from scratch and ignore all results and commits of the run directory. Its results stay until a new
     /// selection is committed.
     pub fresh: bool,
-    /// Ends downloads.
     pub stop: Stop,
 }
 

@@ -1,6 +1,5 @@
 //! Components of a preset, and warnings if its statistics or guards do not fit the pipeline.
 
-use longsift_stages::StageSettings;
 use longsift_stages::tokenize::{ShortDocuments, Windows};
 
 use super::findings::Findings;
@@ -36,7 +35,6 @@ pub(super) fn components(plan: &Plan) -> Vec<String> {
     measures.columns.iter().filter_map(of_measure).collect()
 }
 
-/// Warns about a balanced preset without its stage or guards.
 pub(super) fn incomplete_preset(measures: &Measures, found: &mut Findings<'_>) {
     let spec = found.spec;
     let (score, filter) = (spec.score(), spec.filter());
@@ -70,16 +68,10 @@ pub(super) fn incomplete_preset(measures: &Measures, found: &mut Findings<'_>) {
     let name = formula.name();
     let message =
         format!("`{name}` works best with settings that this pipeline lacks: {}", names.join("; "));
-    let mut stages = spec.pipeline.stages.iter();
-    let before = if stages.any(|stage| matches!(stage, StageSettings::LanguageModel(_))) {
-        ", before: language-model"
-    } else {
-        ""
-    };
+    let before = if spec.language_model().is_some() { ", before: language-model" } else { "" };
     let mut yaml = vec!["add to the pipeline:".to_owned()];
     if without_lexical {
-        let mut stages = spec.pipeline.stages.iter();
-        let line = if stages.any(|stage| matches!(stage, StageSettings::Lexical(_))) {
+        let line = if spec.lexical().is_some() {
             "  - {stage: lexical, text: true}   # replaces the existing stage"
         } else {
             "  - stage: lexical                 # before `score`"

@@ -79,10 +79,8 @@ pub(super) fn find(
     let stage = format!("stages.{}", settings.name);
     found.broken_rules(&stage, settings.broken_rules());
     let at = |setting: &str| format!("{stage}.{setting}");
-    let folder = match spec.folder() {
-        folder if folder.as_os_str().is_empty() => Path::new("."),
-        folder => folder,
-    };
+    let is_here = spec.folder.as_os_str().is_empty();
+    let folder = if is_here { Path::new(".") } else { &spec.folder };
     let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     let environment = environment(settings);
     let (program, arguments) = settings.command.split_first()?;

@@ -282,7 +282,7 @@ fn open_input(
             Dataset::open_in_hub(&tree, &reading)
         }
         // Wildcard characters in the folder itself are literal, so the two are separate arguments.
-        _ => Dataset::open_with(found.spec.folder(), &input.path.to_path_buf(), &reading),
+        _ => Dataset::open_with(&found.spec.folder, &input.path.to_path_buf(), &reading),
     };
     let dataset = found.value(setting, dataset)?;
     if dataset.files.is_empty() && !input.allow_empty {

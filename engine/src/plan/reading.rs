@@ -68,7 +68,6 @@ fn fields(columns: &BTreeMap<String, String>, found: &mut Findings<'_>) -> Optio
     fields.collect::<Vec<_>>().into_iter().collect()
 }
 
-/// Checks that columns are set where lines require them.
 pub(super) fn check(dataset: &Dataset, found: &mut Findings<'_>) {
     if dataset.files.is_empty() {
         return;

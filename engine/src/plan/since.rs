@@ -68,47 +68,63 @@ pub(super) fn exclude(
         }
     }
     let own = KnownFile::for_dataset(dataset);
-    let mut new = own.iter().map(|file| !set.contains(file));
-    dataset.files.retain(|_| new.next() == Some(true));
-    let new = || own.iter().filter(|file| !set.contains(file));
-    let at: HashSet<&str> = known.iter().map(|file| file.location_sha256.as_str()).collect();
-    let changed: Vec<_> = new().filter(|file| at.contains(file.location_sha256.as_str())).collect();
-    let mut warn = |files: &[&KnownFile], what: &str, hint: &str| {
-        let Some(first) = files.first() else { return };
+    let mut is_new = own.iter().map(|file| !set.contains(file));
+    dataset.files.retain(|_| is_new.next() == Some(true));
+    let new = own.iter().filter(|file| !set.contains(file));
+    warn_filtered_again(&since.to_string(), new, &known, found);
+    Ok(known)
+}
+
+/// Warns about `new` files with the location or the content of `known` ones, which the run `since` or one before it has filtered.
+fn warn_filtered_again<'f>(
+    since: &str,
+    new: impl Iterator<Item = &'f KnownFile>,
+    known: &[KnownFile],
+    found: &mut Findings<'_>,
+) {
+    let moved = |file: &KnownFile| {
+        (file.path.clone(), file.size, file.modified_ns, file.footer_hash.clone())
+    };
+    let content = |file: &KnownFile| (file.size, file.footer_hash.clone());
+    let locations: HashSet<&str> = known.iter().map(|file| &*file.location_sha256).collect();
+    let all_moved: HashSet<_> = known.iter().map(moved).collect();
+    let contents: HashSet<_> = known.iter().map(content).collect();
+    let (mut changed, mut elsewhere, mut renamed) = (Vec::new(), Vec::new(), Vec::new());
+    for file in new {
+        if locations.contains(&*file.location_sha256) {
+            changed.push(file);
+        } else if all_moved.contains(&moved(file)) {
+            elsewhere.push(file);
+        } else if contents.contains(&content(file)) {
+            renamed.push(file);
+        }
+    }
+    for (files, what, hint) in [
+        (
+            changed,
+            format!("changed since `{since}` and"),
+            "samples of their earlier versions are still in the earlier output",
+        ),
+        (
+            elsewhere,
+            format!(
+                "with the name, size and time of a file that `{since}` filtered in another folder"
+            ),
+            "if the corpus was moved, move it back (a link does not suffice), or expect these files in both outputs",
+        ),
+        (
+            renamed,
+            format!("equal to one that `{since}` filtered under another name"),
+            "rename it back or remove the copy, or expect its documents in both outputs",
+        ),
+    ] {
+        let Some(first) = files.first() else { continue };
         let message = format!(
             "{} {what} will be filtered again completely, for example `{}`",
             counted(files.len() as u64, "file"),
             first.path
         );
-        found.add([Diagnostic::warning(Blame::Data, message).at(setting()).hint(hint)]);
-    };
-    warn(
-        &changed,
-        &format!("changed since `{since}` and"),
-        "samples of their earlier versions are still in the earlier output",
-    );
-    let moved = |file: &KnownFile| {
-        (file.path.clone(), file.size, file.modified_ns, file.footer_hash.clone())
-    };
-    let content = |file: &KnownFile| (file.size, file.footer_hash.clone());
-    let all_moved: HashSet<_> = known.iter().map(moved).collect();
-    let contents: HashSet<_> = known.iter().map(content).collect();
-    let added = new().filter(|file| !at.contains(file.location_sha256.as_str()));
-    let (elsewhere, added): (Vec<_>, Vec<_>) =
-        added.partition(|file| all_moved.contains(&moved(file)));
-    let renamed: Vec<_> =
-        added.into_iter().filter(|file| contents.contains(&content(file))).collect();
-    warn(
-        &elsewhere,
-        &format!(
-            "with the name, size and time of a file that `{since}` filtered in another folder"
-        ),
-        "if the corpus was moved, move it back (a link does not suffice), or expect these files in both outputs",
-    );
-    warn(
-        &renamed,
-        &format!("equal to one that `{since}` filtered under another name"),
-        "rename it back or remove the copy, or expect its documents in both outputs",
-    );
-    Ok(known)
+        let location = found.spec.locate("input.since");
+        found.add([Diagnostic::warning(Blame::Data, message).at(location).hint(hint)]);
+    }
 }

@@ -75,7 +75,6 @@ pub struct GpuPlacement {
 }
 
 impl Sizing {
-    /// Places the work of `plan` on `cards`.
     pub fn new(plan: &Plan, cards: &[GpuModel]) -> Result<Self> {
         let attention = match &plan.attention {
             None if !plan.whole_models.is_empty() => None,
@@ -286,7 +285,6 @@ fn window_bytes(
     }
 }
 
-/// Returns the minimum seconds per window and the limiting resource.
 fn min_window_seconds(
     attention: &Attention,
     window_tokens: usize,

@@ -29,7 +29,6 @@ impl Run<'_> {
         Ok(summary)
     }
 
-    /// Returns the summary of scored units, before anything is selected.
     pub(super) fn score_summary(&self, status: &str, scored: &ScoreTotals) -> Summary {
         let mut summary = Summary {
             windows_scored: scored.windows_scored,
@@ -42,7 +41,6 @@ impl Run<'_> {
         summary
     }
 
-    /// Returns a summary with the fields that every run reports.
     pub(super) fn base_summary(&self, status: &str) -> Summary {
         let mut summary = Summary::new(status, self.directory.absolute());
         summary.seconds = self.started.elapsed().as_secs_f64();

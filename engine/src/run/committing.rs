@@ -31,7 +31,6 @@ use crate::write::commit::{self, Intent};
 use crate::write::staged::StagedFiles;
 
 impl Run<'_> {
-    /// Writes the selection and commits it.
     pub(super) fn write(
         &self,
         lock: &PipelineLock,

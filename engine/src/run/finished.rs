@@ -114,7 +114,8 @@ fn known_digests(plan: &Plan, before: Option<&PipelineLock>) -> Result<Digests> 
     let whole_models = plan.whole_models.values().filter_map(|whole| {
         let known = before?.whole_models.get(&whole.measure)?;
         let weights = known.weights_of(&whole.model.identity())?;
-        Some((whole.measure.clone(), WholeModelDigests::new(&whole.model, weights)))
+        let kernel = whole.model.backend_name();
+        Some((whole.measure.clone(), WholeModelDigests { weights, kernel }))
     });
     let weights = plan
         .attention
@@ -197,8 +198,7 @@ pub(super) fn refuse_unreadable_input(plan: &Plan) -> Result<()> {
         .into())
 }
 
-/// Refuses files in `data/` that no run of this directory wrote: they would be mixed with the output. A file that was changed
-/// after a run wrote it is replaced only by a fresh start.
+/// Refuses files in `data/` that no run of this directory wrote, and without a fresh start those changed since then.
 pub(super) fn refuse_foreign_data(
     directory: &RunDirectory,
     ours: &[Part],

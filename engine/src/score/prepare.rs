@@ -9,11 +9,10 @@ use longsift_stages::tokenize::windows::{Cut, TokenWindow};
 use rayon::prelude::*;
 
 use super::passes::out_of_vocabulary;
-use crate::base::diagnostic::Diagnostic;
+use crate::base::error::Failure;
 use crate::dataset::documents::{Document, DocumentContent, DocumentText, content_hash, id_of_row};
 use crate::dataset::input::MAX_ID_BYTES;
 use crate::plan::Plan;
-use crate::plan::encoded::tokenize;
 use crate::plan::options::Bos;
 use crate::run_directory::quarantine::BadRow;
 
@@ -52,7 +51,7 @@ pub enum Preparation {
     },
     Measure(CutDocument),
     /// The tokenizer timed out. Ends the run instead of quarantining the row, since another machine might succeed.
-    TimedOut(Box<Diagnostic>),
+    TimedOut(Failure),
 }
 
 #[derive(Debug)]
@@ -141,7 +140,7 @@ fn outcome(
     let (ids, ends, text) = match content {
         DocumentContent::Tokens(ids) => (ids, None, None),
         DocumentContent::Text(text) => {
-            let mut encoded = match tokenize(plan, location, &text) {
+            let mut encoded = match plan.tokenize(location, &text) {
                 Ok(encoded) => encoded.map_err(|error| ("tokenize", error))?,
                 Err(timeout) => return Ok(Preparation::TimedOut(timeout)),
             };

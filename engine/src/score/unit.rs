@@ -281,7 +281,7 @@ impl<'a> OpenUnit<'a> {
                     count(&mut self.counts.rows_dropped, &reason, 1);
                     self.dropped.push(DroppedRow::row(document.row, document.id, &reason));
                 }
-                Preparation::TimedOut(problem) => return Err((*problem).into()),
+                Preparation::TimedOut(failure) => return Err(failure),
                 Preparation::Measure(cut) => {
                     self.document(document.row, &document.id, &cut, &mut rows)?;
                 }

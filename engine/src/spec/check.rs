@@ -100,7 +100,6 @@ impl Checker<'_, '_> {
         }
     }
 
-    /// Reports a value that is outside of its range for the reason `why`.
     fn check_range(&mut self, node: &Node, why: Option<String>, schema: &Json, owner: &Owner) {
         let Some(why) = why else { return };
         let label = self.takes(schema, owner);

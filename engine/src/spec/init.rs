@@ -12,13 +12,10 @@ const MAX_COLUMNS: usize = 20;
 #[derive(Clone, Debug, PartialEq, Eq, Template)]
 #[template(path = "starter.yaml", escape = "none")]
 pub struct Starter {
-    /// Name of the pipeline and of its output.
     pub name: String,
-    /// `input.path`.
     pub input: String,
     /// Columns of the input with their types; empty for an example.
     pub columns: Vec<(String, String)>,
-    /// `input.id_column`.
     pub id: Option<String>,
     /// `input.text_column`, or `input.tokens_column`.
     pub content: Content,
@@ -26,7 +23,6 @@ pub struct Starter {
     pub tokenizer: Option<String>,
     /// Model; if set, its first-layer attention is measured as well.
     pub model: Option<String>,
-    /// `tokenize.window_tokens`.
     pub window_tokens: u32,
     /// Whether most documents of the input are shorter than a window.
     pub is_short: bool,
@@ -53,7 +49,6 @@ impl Starter {
         }
     }
 
-    /// Formats the pipeline with comments.
     pub fn yaml(&self) -> String {
         self.render().expect("formatting into a string does not fail")
     }

@@ -214,26 +214,27 @@ pub(crate) fn check(root: &Node, folder: &Path, problems: &mut Problems) {
     let format = format.and_then(|name| serde_json::from_value::<OutputFormat>(name).ok());
     let mirror =
         output_setting("mirror").is_some_and(|node| matches!(node.value, YamlValue::Boolean(true)));
-    let written = Written { ending: format.unwrap_or_default().endings(false)[0], mirror };
+    let ending = format.unwrap_or_default().endings(false)[0];
     let is_glob = has_wildcard(Path::new(input.as_str().unwrap_or("")));
     // Wildcard characters in the pipeline's own folder are literal.
     let escaped = folder.to_str().map(|folder| PathBuf::from(glob::Pattern::escape(folder)));
     let input_folder = escaped.filter(|_| is_glob).unwrap_or_else(|| folder.to_owned());
     let output_path = located(output, folder, sources);
+    let overlap =
+        |input: &Path, is_glob, output: &Path| overlap((input, is_glob), (output, ending), mirror);
     // Any leading part of the glob may be the name of an existing folder, with its wildcard characters.
     let as_glob = || {
         let glob = located(input, &input_folder, sources);
         (0..glob.components().count()).find_map(|literal| {
             let path = with_literal(&glob, literal);
-            let linked =
-                || overlap(&resolve_glob_links(&path), true, &resolve_links(&output_path), written);
-            overlap(&path, true, &output_path, written).or_else(linked)
+            let linked = || overlap(&resolve_glob_links(&path), true, &resolve_links(&output_path));
+            overlap(&path, true, &output_path).or_else(linked)
         })
     };
     // An existing path with wildcard characters is taken literally.
     let name = located(input, folder, sources);
-    let as_name = overlap(&name, false, &output_path, written)
-        .or_else(|| overlap(&resolve_links(&name), false, &resolve_links(&output_path), written));
+    let as_name = overlap(&name, false, &output_path)
+        .or_else(|| overlap(&resolve_links(&name), false, &resolve_links(&output_path)));
     let Some(why) = as_name.or_else(|| as_glob().filter(|_| is_glob)) else { return };
     let problem = problems
         .error(output.span, why)
@@ -274,14 +275,12 @@ fn resolve_glob_links(glob: &Path) -> PathBuf {
     PathBuf::from(glob::Pattern::escape(&resolve_links(&fixed).to_string_lossy())).join(rest)
 }
 
-#[derive(Clone, Copy)]
-struct Written {
-    ending: &'static str,
-    /// Whether files and folders are named as in the input.
+/// Describes how an input overlaps an output with extension `ending`. `mirror`: whether it has the names of the input.
+fn overlap(
+    (input, is_glob): (&Path, bool),
+    (output, ending): (&Path, &str),
     mirror: bool,
-}
-
-fn overlap(input: &Path, is_glob: bool, output: &Path, written: Written) -> Option<&'static str> {
+) -> Option<&'static str> {
     let text = input.to_string_lossy();
     if input == output {
         return Some("the output is the input");
@@ -296,10 +295,10 @@ fn overlap(input: &Path, is_glob: bool, output: &Path, written: Written) -> Opti
         let options =
             glob::MatchOptions { require_literal_separator: true, ..glob::MatchOptions::new() };
         let pattern = glob::Pattern::new(&text).ok();
-        let some = output.join("data").join(format!("{SOME_OUTPUT}{}", written.ending));
+        let some = output.join("data").join(format!("{SOME_OUTPUT}{ending}"));
         let matches = |pattern: glob::Pattern| pattern.matches_path_with(&some, options);
         pattern.is_some_and(matches)
-            || (written.mirror && may_match_below(input, &output.join("data"), written.ending))
+            || (mirror && may_match_below(input, &output.join("data"), ending))
     } else {
         // A folder is read recursively.
         output.starts_with(input)
@@ -348,16 +347,15 @@ mod tests {
 
     fn overlaps(input: &str, output: &str) -> bool {
         let is_glob = has_wildcard(Path::new(input));
-        let written = Written { ending: ".parquet", mirror: false };
         let (input, output) = (normalised(Path::new(input)), normalised(Path::new(output)));
-        overlap(&input, is_glob, &output, written).is_some()
+        overlap((&input, is_glob), (&output, ".parquet"), false).is_some()
     }
 
     #[test]
     fn mirrored_output_inside_a_glob_is_detected() {
         let finds = |input: &str, ending| {
             let (input, output) = (Path::new(input), Path::new("/x/out"));
-            let of = |mirror| overlap(input, true, output, Written { ending, mirror }).is_some();
+            let of = |mirror| overlap((input, true), (output, ending), mirror).is_some();
             assert!(of(true) || !of(false));
             of(true) && !of(false)
         };

@@ -34,12 +34,10 @@ pub(crate) struct Entry {
 }
 
 impl Node {
-    /// Returns an empty mapping that is not in the file.
     pub(crate) fn mapping(span: Span) -> Self {
         Self { span, value: YamlValue::Mapping(Vec::new()), text: String::new(), plain: true }
     }
 
-    /// Returns a string that is not in the file.
     pub(crate) fn string(span: Span, text: &str) -> Self {
         Self {
             span,

@@ -92,8 +92,7 @@ fn set_in_stage(
     }
 }
 
-/// Returns the mapping of a stage, inserting it at its usual position if it is absent; `None` if the file has no list of
-/// stages, which the checker reports.
+/// Returns the mapping of a stage, inserting it at its usual position if it is absent; `None` without a list of stages.
 fn stage_of<'r>(root: &'r mut Node, stage: &PathStep) -> Option<&'r mut Node> {
     let YamlValue::Mapping(entries) = &mut root.value else { return None };
     let list = entries.iter_mut().find(|entry| entry.key == "stages")?;

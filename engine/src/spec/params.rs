@@ -37,7 +37,6 @@ pub(crate) fn apply(
     values.filter_map(|(name, parameter)| Some((name, parameter.value?))).collect()
 }
 
-/// Declared parameter.
 struct Parameter {
     span: Span,
     /// Value of the command line, else the default.
@@ -77,7 +76,6 @@ fn is_name(text: &str) -> bool {
         && text.chars().all(|character| character.is_ascii_alphanumeric() || character == '_')
 }
 
-/// Sets a parameter by the `name=value` of a `--param`.
 fn set(argument: &str, source: usize, parameters: &mut Parameters, problems: &mut Problems) {
     let column = PARAM.len() + 1;
     let span = |text: &str| Span { source, line: 1, column, length: text.chars().count() };

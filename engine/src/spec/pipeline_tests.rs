@@ -437,7 +437,7 @@ fn defaults_are_filled_in() {
         "load-partial-model tokenize shard-across-devices first-layer-attention score filter";
     assert_eq!(names.join(" "), expected);
     assert_eq!(spec.pipeline.input.text_column.as_deref(), Some("text"));
-    assert_eq!(spec.folder(), Path::new("pipelines"));
+    assert_eq!(spec.folder, Path::new("pipelines"));
     assert_eq!(spec.filter().keep_fraction, Some(Decimal(0.5)));
     let json = spec.resolved_json();
     assert_eq!(json["stages"][4]["alpha"], 0.5);

@@ -93,7 +93,6 @@ const REQUIRED: [&str; 3] = ["tokenize", "score", "filter"];
 /// Stages that a pipeline has only if a measure needs them; the first must then be listed.
 const ATTENTION_STAGES: [&str; 2] = ["load-partial-model", "shard-across-devices"];
 
-/// Reports duplicate stages. A measure may be repeated with another `name`.
 fn check_duplicate_stages(root: &Node, problems: &mut Problems) {
     let mut seen: BTreeMap<(&str, Option<&str>), Span> = BTreeMap::new();
     for item in stages(root) {
@@ -384,7 +383,6 @@ fn integer(node: Option<&Node>) -> Option<(&Node, i128)> {
     node.and_then(|node| Some((node, node.as_integer()?)))
 }
 
-/// Checks names of measures, which become prefixes of column names.
 fn check_measure_names(root: &Node, problems: &mut Problems) {
     let letter =
         |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '_';

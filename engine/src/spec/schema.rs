@@ -45,7 +45,6 @@ pub fn polished(schema: &schemars::Schema) -> Value {
     schema
 }
 
-/// Bounds of an integer format of schemars.
 fn bounds(format: &str) -> Option<(Value, Value)> {
     Some(match format {
         "uint8" => (json!(0), json!(u8::MAX)),
@@ -109,7 +108,6 @@ pub(crate) enum ValueKind<'s> {
         maximum: f64,
     },
     String,
-    /// One of several names, with descriptions.
     Names(Vec<(&'s str, &'s str)>),
     List {
         items: &'s Value,

@@ -45,7 +45,6 @@ impl Sources {
             .map_or("", String::as_str)
     }
 
-    /// Text of a span, limited to its first line.
     pub(crate) fn text(&self, span: Span) -> String {
         self.line(span.source, span.line)
             .chars()

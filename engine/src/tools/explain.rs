@@ -217,7 +217,7 @@ fn parts(sample: &str) -> Result<(&str, u32)> {
 fn cut_of(outcome: Preparation, id: &str) -> Result<CutDocument> {
     let why = match outcome {
         Preparation::Measure(cut) => return Ok(cut),
-        Preparation::TimedOut(problem) => return Err((*problem).into()),
+        Preparation::TimedOut(failure) => return Err(failure),
         Preparation::Drop { reason, tokens_total, .. } => {
             format!("dropped as `{reason}` with {} tokens", count(tokens_total))
         }

@@ -28,7 +28,6 @@ use crate::base::text::{bytes, count, counted, line_safe, quoted};
 use crate::dataset::documents::DocumentContent;
 use crate::dataset::messages::messages_of_row;
 use crate::plan::Plan;
-use crate::plan::encoded::tokenize;
 use crate::report::page::text;
 use crate::run_directory::layout::RunDirectory;
 use blocks::{BlockAttentionMatrix, ends_at, equal_ends};
@@ -329,7 +328,7 @@ fn unusable(source: &FoundDocument, why: &str) -> Failure {
 
 /// Tokenizes a text; fails if it has no tokens.
 fn encode(plan: &Plan, source: &FoundDocument, text: &str) -> Result<EncodedText> {
-    match tokenize(plan, source.location(), text).map_err(|endless| *endless)? {
+    match plan.tokenize(source.location(), text)? {
         Ok(encoded) if encoded.ids.is_empty() => Err(unusable(source, "the text has no tokens")),
         Ok(encoded) => Ok(encoded),
         Err(error) => Err(unusable(source, &error.message)),

@@ -35,7 +35,7 @@ pub fn print(
                 let mut line = json!({ "input_file": unit.file_path, "input_row": document.row, "id": document.id });
                 let cut = match document.outcome {
                     Preparation::Measure(cut) => Some(cut),
-                    Preparation::TimedOut(problem) => return Err((*problem).into()),
+                    Preparation::TimedOut(failure) => return Err(failure),
                     Preparation::Drop { reason, tokens_total, .. } => {
                         line["dropped"] = json!(reason);
                         line["tokens_total"] = json!(tokens_total);

@@ -17,7 +17,6 @@ use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::dataset::documents::{DocumentContent, document_contents};
 use crate::dataset::units::WorkUnit;
-use crate::plan::encoded::tokenize;
 use crate::run_directory::scores::ScoredWindow;
 use crate::select::Sample;
 use crate::spec::pipeline::Samples;
@@ -69,8 +68,9 @@ impl Writer<'_> {
                 |why: String| Diagnostic::error(Blame::Data, format!("{location}: {why}")).into();
             let ids: Result<Vec<u32>> = match &contents[*position] {
                 Ok(DocumentContent::Tokens(ids)) => Ok(ids.clone()),
-                Ok(DocumentContent::Text(text)) => tokenize(self.plan, location.clone(), text)
-                    .map_err(|timed_out| *timed_out)?
+                Ok(DocumentContent::Text(text)) => self
+                    .plan
+                    .tokenize(location.clone(), text)?
                     .map(|encoded| encoded.ids)
                     .map_err(|error| failed(error.message)),
                 Err(error) => Err(failed(error.message.clone())),

@@ -92,7 +92,6 @@ impl Dispatcher {
         self.note(Some(index), "out_of_memory", facts);
     }
 
-    /// Notes that fewer units are measured together because of memory.
     pub(super) fn note_smaller_groups(&mut self, index: usize, tokens: usize, units: usize) {
         let (name, facts) = match self.policy.unit {
             Unit::KeyHead => ("head_groups", json!({ "tokens": tokens, "key_heads": units })),

@@ -42,9 +42,7 @@ impl Unit {
 pub struct DeviceProperties {
     pub name: String,
     pub ledger: Arc<Ledger>,
-    /// Maximum concurrent windows.
     pub workers: usize,
-    /// Bytes that stay allocated on it.
     pub resident_bytes: u64,
 }
 
@@ -80,7 +78,6 @@ pub enum Next {
 /// State of a window after one of its pieces ended.
 #[derive(Debug, PartialEq, Eq)]
 pub enum PieceOutcome {
-    /// All its heads are measured.
     Done,
     /// Other heads remain, or the window was given up or withdrawn earlier.
     Open,
@@ -91,7 +88,6 @@ pub enum PieceOutcome {
 pub(super) struct PendingWindow {
     pub(super) tokens: usize,
     pub(super) key_heads: usize,
-    /// Heads that are not running yet.
     pub(super) queued_heads: Vec<Range<usize>>,
     pub(super) done: usize,
     /// Maximum heads per piece, lowered when a device runs out of memory.

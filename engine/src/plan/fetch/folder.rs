@@ -98,8 +98,7 @@ impl PartialFolder {
         Ok(())
     }
 
-    /// Renames the folder to `<version>-tokenizer`, or that of a model to `<version>-<digest of its tensors>` and records its
-    /// origin.
+    /// Renames the folder to `<version>-tokenizer` or `<version>-<digest of its tensors>`; records the origin of a model.
     pub(crate) fn finish(
         self,
         version: &str,

@@ -36,8 +36,7 @@ fn fetch_small(
     Ok(())
 }
 
-/// Fetches the requested part of a checkpoint into `partial`: the tokenizer; or config, tokenizer and layer 0, which are
-/// described.
+/// Fetches the tokenizer, or config, tokenizer and layer 0, which are described.
 pub(crate) fn fetch(
     source: &Rc<ModelSource>,
     partial: &PartialFolder,

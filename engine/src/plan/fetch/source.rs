@@ -174,7 +174,6 @@ impl ModelSource {
         }
     }
 
-    /// Returns the current version of a file; `None` if it does not exist.
     pub(crate) fn version(&self, file: &str) -> Result<Option<String>, ModelProblem> {
         match &self.server {
             FolderServer::Web(client, base) => {

@@ -97,7 +97,6 @@ pub(super) fn local_copy(parent: &Path, wanted: FetchKind) -> Option<(PathBuf, V
     wanted.is_present_in(&folder).then_some((folder, versions))
 }
 
-/// Returns a readable, unique folder name for an address.
 fn folder_name(address: &str) -> String {
     let legible: String = (address.chars().take(80))
         .map(|letter| if letter.is_ascii_alphanumeric() || letter == '.' { letter } else { '-' })

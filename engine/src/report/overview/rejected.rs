@@ -12,7 +12,6 @@ use crate::base::error::Result;
 use crate::base::text::count;
 use crate::dataset::documents::DocumentContent;
 use crate::plan::Plan;
-use crate::plan::encoded::tokenize;
 use crate::report::page::numbers::{number, share};
 use crate::report::page::{Block, SampleText, Section};
 use crate::report::passages::{Passage, find_passages};
@@ -131,7 +130,7 @@ fn passages_of(
     };
     match content {
         DocumentContent::Text(text) => {
-            let encoded = tokenize(plan, pick.id.clone(), text).ok()?.ok()?;
+            let encoded = plan.tokenize(pick.id.clone(), text).ok()?.ok()?;
             let ids = plan.bos.prepend_to(encoded.ids.get(start..end)?);
             let bytes = encoded.byte_range(start, end, text.len());
             let text_of = |tokens: Range<usize>| {

@@ -55,7 +55,6 @@ fn plural(root: &Value, items: &Value) -> &'static str {
     }
 }
 
-/// Joins words: `a, b or c`.
 pub(crate) fn joined(words: &[String]) -> String {
     match words {
         [] => "nothing".to_string(),

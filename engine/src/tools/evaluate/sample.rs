@@ -21,7 +21,6 @@ use crate::dataset::documents::{DocumentContent, DocumentText, content_digest, d
 use crate::dataset::labels::{read_labels, values};
 use crate::dataset::rows::read_rows;
 use crate::plan::Plan;
-use crate::plan::encoded::tokenize;
 
 /// Ids of a category that the first pass keeps; each further pass keeps twice as many. The sample does not depend on them.
 const FIRST_PASS_IDS: usize = 256;
@@ -431,7 +430,7 @@ fn encode(
         DocumentContent::Tokens(ids) => return Ok(Some((ids, None))),
         DocumentContent::Text(text) => text,
     };
-    let encoded = tokenize(plan, location(plan, row), &text).map_err(|endless| *endless)?;
+    let encoded = plan.tokenize(location(plan, row), &text)?;
     Ok(encoded.ok().map(|mut encoded| {
         let ids = std::mem::take(&mut encoded.ids);
         (ids, Some((text, encoded)))

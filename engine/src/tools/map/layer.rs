@@ -41,7 +41,7 @@ impl<'a> MappedLayer<'a> {
         let Some(whole) = plan.whole_models.values().next() else {
             let message = format!(
                 "`--layer {layer}` requires a whole model, and no measure of {} uses one",
-                quoted(plan.spec.name())
+                quoted(&plan.spec.name)
             );
             let hint = "name a pipeline with the stage `language-model`, or leave `--layer` out";
             return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());
