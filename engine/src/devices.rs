@@ -15,5 +15,4 @@ pub(crate) mod nvml;
 pub(crate) mod presence;
 pub(crate) mod scheduler;
 pub(crate) mod simulated;
-pub(crate) mod steps;
 pub(crate) mod survey;

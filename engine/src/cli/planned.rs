@@ -18,7 +18,12 @@ pub(super) fn make_plan_with(
     options: PlanOptions,
 ) -> Result<Plan> {
     let PipelineArguments { pipeline, overrides } = &arguments.pipeline;
-    start_threads(arguments)?;
+    if let Some(threads) = arguments.threads {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(usize::from(threads));
+        pool.build_global().map_err(|error| {
+            Diagnostic::error(Blame::Machine, format!("cannot start {threads} threads: {error}"))
+        })?;
+    }
     let plan = crate::plan(pipeline, overrides, options)?;
     report(cli, &plan.warnings);
     Ok(plan)
@@ -42,14 +47,6 @@ pub(super) fn named_run(arguments: &PlanArguments) -> Result<Option<RunDirectory
     let path = &arguments.pipeline.pipeline;
     let is_named = RunDirectory::exists_at(path) || is_named_run(path) && !path.exists();
     is_named.then(|| RunDirectory::open(path)).transpose()
-}
-
-fn start_threads(arguments: &PlanArguments) -> Result<()> {
-    let Some(threads) = arguments.threads else { return Ok(()) };
-    let started = rayon::ThreadPoolBuilder::new().num_threads(usize::from(threads)).build_global();
-    started.map_err(|error| {
-        Diagnostic::error(Blame::Machine, format!("cannot start {threads} threads: {error}")).into()
-    })
 }
 
 /// Refuses `--scores-from` and `--shard` for commands on which they have no effect, each with its reason.

@@ -66,7 +66,7 @@ pub fn is_simulation() -> bool {
 fn cpu(choice: DeviceCriteria<'_>) -> Device {
     Device {
         compute: Arc::new(Cpu { kernel: choice.kernel, threads: choice.threads }),
-        ledger: Ledger::with_oversized_allowed(Arc::new(Limit(choice.window_memory_bytes))),
+        ledger: Ledger::new(Arc::new(Limit(choice.window_memory_bytes)), 0),
         workers: choice.threads,
         uuid: None,
     }

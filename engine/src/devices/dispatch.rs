@@ -18,10 +18,9 @@ use longsift_stages::shard_across_devices::ShardBy;
 use serde_json::{Value, json};
 
 use super::ledger::{MemoryState, Reservation, ReservationRefusal};
-use super::steps::Step;
 use terms::{
     DeviceProperties, DeviceState, DeviceStatus, Next, PendingWindow, Piece, PieceOutcome, Policy,
-    WindowBytes,
+    Step, WindowBytes,
 };
 
 /// First and longest pause between two checks of insufficient memory.

@@ -32,13 +32,16 @@ pub trait MemorySource: Send + Sync {
     fn utilisation(&self) -> Option<u32> {
         None
     }
+
+    /// Whether a reservation that does not fit is granted if it is the only one.
+    fn allows_oversized(&self) -> bool {
+        false
+    }
 }
 
 pub struct Ledger {
     source: Arc<dyn MemorySource>,
     headroom: u64,
-    /// Whether a reservation that does not fit is granted if it is the only one.
-    oversized_allowed: bool,
     reserved: Mutex<u64>,
     peak_reserved: AtomicU64,
 }
@@ -73,17 +76,8 @@ impl MemoryState {
 
 impl Ledger {
     pub fn new(source: Arc<dyn MemorySource>, headroom: u64) -> Arc<Self> {
-        Self::open(source, headroom, false)
-    }
-
-    /// Returns an account that grants an oversized reservation if it is the only one: for the processor.
-    pub fn with_oversized_allowed(source: Arc<dyn MemorySource>) -> Arc<Self> {
-        Self::open(source, 0, true)
-    }
-
-    fn open(source: Arc<dyn MemorySource>, headroom: u64, oversized_allowed: bool) -> Arc<Self> {
         let (reserved, peak_reserved) = (Mutex::new(0), AtomicU64::new(0));
-        Arc::new(Self { source, headroom, oversized_allowed, reserved, peak_reserved })
+        Arc::new(Self { source, headroom, reserved, peak_reserved })
     }
 
     pub fn memory_state(&self) -> Result<MemoryState, String> {
@@ -105,7 +99,7 @@ impl Ledger {
 
     /// Maximum that could be reserved in addition to `resident` bytes if no other process used the device.
     pub fn ceiling(&self, resident: u64) -> Result<u64, String> {
-        if self.oversized_allowed {
+        if self.source.allows_oversized() {
             return Ok(u64::MAX);
         }
         let total = self.source.read()?.total;
@@ -113,7 +107,7 @@ impl Ledger {
     }
 
     pub fn fits(&self, state: &MemoryState, bytes: u64) -> bool {
-        bytes <= state.available || (self.oversized_allowed && state.reserved == 0)
+        bytes <= state.available || (state.reserved == 0 && self.source.allows_oversized())
     }
 
     /// Reserves bytes until the reservation is dropped.
@@ -169,6 +163,10 @@ pub struct Limit(pub u64);
 impl MemorySource for Limit {
     fn read(&self) -> Result<Memory, String> {
         Ok(Memory { total: self.0, used: 0 })
+    }
+
+    fn allows_oversized(&self) -> bool {
+        true
     }
 }
 
@@ -238,7 +236,7 @@ mod tests {
 
     #[test]
     fn the_processor_always_gets_one_window() {
-        let ledger = Ledger::with_oversized_allowed(Arc::new(Limit(100)));
+        let ledger = Ledger::new(Arc::new(Limit(100)), 0);
         let only = ledger.reserve(1000).unwrap();
         assert!(ledger.reserve(1).is_err());
         drop(only);

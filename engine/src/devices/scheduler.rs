@@ -17,9 +17,10 @@ use longsift_stages::first_layer_attention::{FirstLayer, WindowTokens};
 
 use super::device::Device;
 use super::dispatch::Dispatcher;
-use super::dispatch::terms::{DeviceProperties, Next, Piece, PieceOutcome, Policy, WindowBytes};
+use super::dispatch::terms::{
+    DeviceProperties, Next, Piece, PieceOutcome, Policy, Step, WindowBytes,
+};
 use super::ledger::Reservation;
-use super::steps::Step;
 use crate::base::diagnostic::Blame;
 use crate::base::error::panic_message;
 use crate::base::parallel::lock;

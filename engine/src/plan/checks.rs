@@ -11,7 +11,6 @@ use longsift_stages::model::{AttentionSpec, ModelConfig, ModelFolder};
 use longsift_stages::score::presets::Formula;
 use longsift_stages::shard_across_devices::{DeviceKind, DeviceSettings};
 use longsift_stages::tokenize::encoder::Encoder;
-use longsift_stages::{LoadPartialModel, ShardAcrossDevices};
 
 use super::attention::Attention;
 use super::columns::{self, COLUMNS, MARKS};
@@ -224,14 +223,15 @@ pub(super) fn model_folders(
     found.add(notes.map(|note| Diagnostic::warning(Blame::Data, note)));
 }
 
+/// Chooses the devices of the first layer; `None` if no measure needs them, and after a problem.
 pub(super) fn devices(
-    reading: &LoadPartialModel,
-    sharing: &ShardAcrossDevices,
     model: Option<&ModelFolder>,
     options: &PlanOptions,
     found: &mut Findings<'_>,
 ) -> Option<Devices> {
     let spec = found.spec;
+    spec.first_layer_attention()?;
+    let (reading, sharing) = spec.load_partial_model().zip(spec.shard_across_devices())?;
     let table = reading.precision;
     let named = match &options.kernel {
         None => None,
@@ -386,7 +386,7 @@ pub(super) fn bad_files(dataset: &Dataset, found: &mut Findings<'_>) {
 }
 
 /// Checks that the column of text, tokens or messages exists and has a readable type.
-pub(super) fn content(
+fn content(
     columns: &DocumentColumns,
     subject: &Subject,
     dataset: &Dataset,
@@ -464,14 +464,20 @@ pub(super) fn budgets_without_windows(bos: u8, found: &mut Findings<'_>) {
     }
 }
 
-/// Checks that every other column exists and has a readable type, and that output columns do not exist in the input.
+/// Checks that every column exists and has a readable type, and that output columns do not exist in the input.
 pub(super) fn columns(
     columns: &DocumentColumns,
+    subject: &Subject,
     statistics: &[Column],
     dataset: &Dataset,
     found: &mut Findings<'_>,
 ) {
     let spec = found.spec;
+    let fields = dataset.schema.fields();
+    if fields.is_empty() {
+        return;
+    }
+    content(columns, subject, dataset, found);
     if let Some(column) = &columns.id
         && let Err(problem) = dataset.check_id_column(column)
     {
@@ -489,7 +495,6 @@ pub(super) fn columns(
     let marks = MARKS.into_iter().filter(|_| spec.filter().mark_only);
     let added = COLUMNS.into_iter().chain(marks).chain(quarantine::COLUMNS).map(str::to_owned);
     // DuckDB, Spark and Hive ignore case in names: they would read the input's column instead of ours.
-    let fields = dataset.schema.fields();
     let of_input =
         |name: &String| fields.iter().find(|field| field.name().eq_ignore_ascii_case(name));
     let taken: Vec<String> =

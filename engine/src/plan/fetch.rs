@@ -24,7 +24,7 @@ use crate::base::stop::Stop;
 use crate::storage::files;
 use crate::storage::hub::reference::HubReference;
 use crate::storage::hub::{Hub, HubOptions};
-use stores::FetchKind;
+use stores::{FetchKind, folder_name, local_copy};
 
 pub struct RemoteModels {
     /// Hub client, also used for data sets.
@@ -60,6 +60,38 @@ impl RemoteModels {
             }
             Location::Address(address) => self.locate_in_store(&address.to_string(), wanted),
         }
+    }
+
+    fn locate_in_store(
+        &self,
+        address: &str,
+        wanted: FetchKind,
+    ) -> Result<PathBuf, Vec<ModelProblem>> {
+        let address = address.trim_end_matches('/');
+        let address = match wanted {
+            FetchKind::Tokenizer => address.strip_suffix("/tokenizer.json").unwrap_or(address),
+            FetchKind::Model => address,
+        };
+        let parent = self.stores.join(folder_name(address));
+        #[cfg(feature = "cloud")]
+        if !self.offline {
+            return self.current(address, &parent, wanted);
+        }
+        match local_copy(&parent, wanted) {
+            Some((folder, _)) => Ok(folder),
+            None => Err(vec![self.absent(address)]),
+        }
+    }
+
+    /// Returns the error for a copy that does not exist and will not be fetched.
+    fn absent(&self, address: &str) -> ModelProblem {
+        let (why, hint) = if self.offline {
+            ("`--offline` prevents fetching it", "run once with the network")
+        } else {
+            ("this build has no access to stores", "build with `--features cloud`, or download it")
+        };
+        ModelProblem::settings(format!("`{address}` is not on this machine, and {why}"))
+            .with_hint(hint)
     }
 }
 

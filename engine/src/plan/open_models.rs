@@ -26,11 +26,6 @@ use crate::devices::device::{DeviceCriteria, Devices};
 /// tokens. A larger pass would not be faster, and a killed run would lose more.
 const TOKENS_PER_PASS: u64 = 1 << 16;
 
-/// Returns the model that provides tokenizer and BOS token without `load-partial-model`.
-pub(super) fn tokenizer_model(models: &BTreeMap<u16, WholeModelPlan>) -> Option<&WholeModelPlan> {
-    models.values().find(|whole| whole.request.model.is_some())
-}
-
 /// Opens the whole models. `first_layer`: folder of the `load-partial-model` model; `of_windows`: devices of its windows.
 pub(super) fn open(
     measures: &Measures,

@@ -73,18 +73,15 @@ impl Plan {
             found.value(MODEL, ModelFolder::open(folder, settings.rope_theta))
         });
         let measures = Measures::new(&spec.pipeline.stages);
-        let first_layer = reading.filter(|_| spec.first_layer_attention().is_some());
-        let devices =
-            first_layer.zip(spec.shard_across_devices()).and_then(|(reading, sharing)| {
-                checks::devices(reading, sharing, model.as_ref(), &options, &mut found)
-            });
+        let devices = checks::devices(model.as_ref(), &options, &mut found);
         let whole_models =
             open_models::open(&measures, folder.as_deref(), devices.as_ref(), &options, &mut found);
-        if first_layer.is_none() && whole_models.is_empty() {
+        if spec.first_layer_attention().is_none() && whole_models.is_empty() {
             found.add(checks::unknown_kernel(&options));
         }
-        let tokenizer_model = open_models::tokenizer_model(&whole_models);
-        let whole = tokenizer_model.filter(|_| reading.is_none());
+        // Provides tokenizer and BOS token without `load-partial-model`.
+        let mut of_stages = whole_models.values().filter(|whole| whole.request.model.is_some());
+        let whole = if reading.is_none() { of_stages.next() } else { None };
         let vocabulary = folder.as_deref().or(whole.map(|whole| &*whole.path));
         let (tokenizer, encoder) = open_encoder(&columns, &remote, vocabulary, &mut found);
         let size = model.as_ref().map(|model| model.spec().vocabulary_size);
@@ -95,13 +92,9 @@ impl Plan {
             size,
             &mut found,
         );
-        if let Some(dataset) =
-            dataset.as_ref().filter(|dataset| !dataset.schema.fields().is_empty())
-        {
-            checks::content(&columns, &options.subject, dataset, &mut found);
-            checks::columns(&columns, &measures.statistics(), dataset, &mut found);
-        }
         if let Some(dataset) = &dataset {
+            let statistics = measures.statistics();
+            checks::columns(&columns, &options.subject, &statistics, dataset, &mut found);
             checks::output_format(dataset, &mut found);
         }
         check_measures(&measures, &columns.content, &mut found);

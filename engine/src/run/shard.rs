@@ -33,7 +33,12 @@ impl Run<'_> {
         }
         let lock = state.lock;
         self.write_shared_lock(&lock, before.as_ref())?;
-        self.write_whole_plan(shard)?;
+        // The plan of all shards together, for `longsift status` and the selection.
+        let mut whole = self.plan_json(&[]);
+        whole["input"]["rows"] = json!(plan.whole_rows);
+        whole["input"]["work_units"] = json!(plan.whole_units);
+        whole["shards"] = json!(shard.count);
+        self.write_plan(&whole)?;
         reopen::reopen_for_measures(plan, directory, &valid, &wanted, false)?;
         let missing = valid.iter().filter(|record| record.is_none()).count();
         let facts =
@@ -79,15 +84,6 @@ impl Run<'_> {
         let hint = "start all shards with the same pipeline and settings, and on different machines with the same \
                     `--kernel NAME`";
         Err(Diagnostic::error(Blame::Pipeline, message).notes(different).hint(hint).into())
-    }
-
-    /// Writes the plan of all shards together, for `longsift status` and the selection.
-    fn write_whole_plan(&self, shard: Shard) -> Result<()> {
-        let mut json = self.plan_json(&[]);
-        json["input"]["rows"] = json!(self.plan.whole_rows);
-        json["input"]["work_units"] = json!(self.plan.whole_units);
-        json["shards"] = json!(shard.count);
-        self.write_plan(&json)
     }
 
     fn shard_summary(&self, status: &str, shard: Shard, scored: &ScoreTotals) -> Summary {

@@ -1,11 +1,13 @@
 //! Inputs, outputs and state of the dispatcher.
 
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use longsift_stages::contract::RowError;
 use longsift_stages::shard_across_devices::ShardBy;
+use serde_json::Value;
 
 use crate::devices::ledger::{Ledger, Reservation};
 
@@ -127,4 +129,29 @@ pub(super) struct DeviceState {
     pub(super) blocked_until: Duration,
     /// Set if nothing in the queue fitted: the count of changes and the available bytes at that time.
     pub(super) refused: Option<(u64, u64)>,
+}
+
+/// Steps that cost neither time nor results.
+const EXPECTED: [&str; 3] = ["device_ready", "more_in_flight", "memory_back"];
+
+/// Step of a scheduler other than measuring: an event in `events.jsonl` and a count in the summary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// `None` for all devices.
+    pub device: Option<usize>,
+    /// Name in events and in the summary.
+    pub name: &'static str,
+    pub facts: Value,
+}
+
+impl Step {
+    pub fn is_warning(&self) -> bool {
+        !EXPECTED.contains(&self.name)
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.name.replace('_', " "), self.facts)
+    }
 }

@@ -14,9 +14,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use longsift_stages::model::{ModelFolder, ModelProblem};
+use longsift_stages::model::ModelFolder;
 
-use super::RemoteModels;
 use crate::base::text;
 use crate::storage::files;
 
@@ -51,40 +50,6 @@ impl FetchKind {
 /// Versions by file name; `None` for missing files.
 pub(crate) type Versions = BTreeMap<String, Option<String>>;
 
-impl RemoteModels {
-    pub(super) fn locate_in_store(
-        &self,
-        address: &str,
-        wanted: FetchKind,
-    ) -> Result<PathBuf, Vec<ModelProblem>> {
-        let address = address.trim_end_matches('/');
-        let address = match wanted {
-            FetchKind::Tokenizer => address.strip_suffix("/tokenizer.json").unwrap_or(address),
-            FetchKind::Model => address,
-        };
-        let parent = self.stores.join(folder_name(address));
-        #[cfg(feature = "cloud")]
-        if !self.offline {
-            return self.current(address, &parent, wanted);
-        }
-        match local_copy(&parent, wanted) {
-            Some((folder, _)) => Ok(folder),
-            None => Err(vec![self.absent(address)]),
-        }
-    }
-
-    /// Returns the error for a copy that does not exist and will not be fetched.
-    fn absent(&self, address: &str) -> ModelProblem {
-        let (why, hint) = if self.offline {
-            ("`--offline` prevents fetching it", "run once with the network")
-        } else {
-            ("this build has no access to stores", "build with `--features cloud`, or download it")
-        };
-        ModelProblem::settings(format!("`{address}` is not on this machine, and {why}"))
-            .with_hint(hint)
-    }
-}
-
 /// Returns the last used folder and the versions of its files, if it is complete.
 pub(super) fn local_copy(parent: &Path, wanted: FetchKind) -> Option<(PathBuf, Versions)> {
     let text =
@@ -97,7 +62,7 @@ pub(super) fn local_copy(parent: &Path, wanted: FetchKind) -> Option<(PathBuf, V
     wanted.is_present_in(&folder).then_some((folder, versions))
 }
 
-fn folder_name(address: &str) -> String {
+pub(super) fn folder_name(address: &str) -> String {
     let legible: String = (address.chars().take(80))
         .map(|letter| if letter.is_ascii_alphanumeric() || letter == '.' { letter } else { '-' })
         .collect();
