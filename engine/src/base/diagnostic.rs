@@ -107,12 +107,8 @@ impl Diagnostic {
 
     #[must_use]
     pub fn label(mut self, label: impl Into<String>) -> Self {
-        self.set_label(label);
-        self
-    }
-
-    pub fn set_label(&mut self, label: impl Into<String>) {
         self.label = Some(cut(&label.into()));
+        self
     }
 
     #[must_use]
@@ -128,12 +124,8 @@ impl Diagnostic {
 
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.set_hint(hint);
-        self
-    }
-
-    pub fn set_hint(&mut self, hint: impl Into<String>) {
         self.hint = Some(cut(&hint.into()));
+        self
     }
 
     pub fn is_error(&self) -> bool {

@@ -15,7 +15,7 @@ use longsift_stages::model::AttentionSpec;
 
 use super::device::{Device, DeviceCriteria};
 use super::ledger::{Ledger, Memory, MemorySource};
-use super::nvml::{self, visible_gpus};
+use super::nvml::{NvmlGpu, visible_gpus};
 
 /// Default for concurrent windows on a GPU: one that computes, and one whose ids or sums are transferred.
 const GPU_WORKERS: usize = 2;
@@ -32,13 +32,13 @@ pub(super) fn find(choice: DeviceCriteria<'_>) -> Result<Vec<Device>, String> {
             ordinal: gpu.ordinal,
             kernel,
             number_bytes: choice.precision.bytes(),
+            total_bytes: gpu.total_bytes,
+            nvml: by_nvml.iter().find(|known| known.uuid == gpu.uuid).copied(),
             opened: RwLock::new(None),
             forwarding: AtomicU64::new(0),
         });
-        let nvml = by_nvml.iter().find(|known| known.uuid == gpu.uuid).copied();
-        let card = GpuMemory { compute: Arc::clone(&compute), total: gpu.total_bytes, nvml };
         let headroom = (gpu.total_bytes as f64 * headroom_fraction) as u64;
-        let ledger = Ledger::new(Arc::new(card), headroom);
+        let ledger = Ledger::new(Arc::clone(&compute) as _, headroom);
         Device { compute, ledger, workers: GPU_WORKERS, uuid: Some(gpu.uuid.clone()) }
     };
     Ok(gpus.iter().map(device).collect())
@@ -90,6 +90,9 @@ struct Cuda {
     ordinal: u32,
     kernel: Kernel,
     number_bytes: u64,
+    total_bytes: u64,
+    /// `None` if NVML does not know the GPU; CUDA then reports its memory.
+    nvml: Option<NvmlGpu>,
     opened: RwLock<Option<cuda::CudaDevice<Nvidia>>>,
     /// Bytes of the pass of a whole model in progress, which another allocator holds.
     forwarding: AtomicU64,
@@ -176,28 +179,21 @@ fn failure(failure: DeviceError) -> DeviceFailure {
     }
 }
 
-/// Memory of a GPU, as reported by NVML, or by CUDA if NVML does not know the GPU.
-struct GpuMemory {
-    compute: Arc<Cuda>,
-    total: u64,
-    nvml: Option<nvml::NvmlGpu>,
-}
-
-impl MemorySource for GpuMemory {
+impl MemorySource for Cuda {
     fn read(&self) -> Result<Memory, String> {
         if let Some(gpu) = self.nvml {
             return gpu.memory();
         }
-        match self.compute.with_device(|device| device.driver().memory()) {
+        match self.with_device(|device| device.driver().memory()) {
             Some(Ok((free, total))) => Ok(Memory { total, used: total.saturating_sub(free) }),
             Some(Err(why)) => Err(why.to_string()),
-            None => Ok(Memory { total: self.total, used: 0 }),
+            None => Ok(Memory { total: self.total_bytes, used: 0 }),
         }
     }
 
     fn held(&self) -> u64 {
-        let windows = self.compute.with_device(|device| device.driver().held_bytes());
-        windows.unwrap_or(0) + self.compute.forwarding.load(SeqCst)
+        let windows = self.with_device(|device| device.driver().held_bytes());
+        windows.unwrap_or(0) + self.forwarding.load(SeqCst)
     }
 
     fn utilisation(&self) -> Option<u32> {

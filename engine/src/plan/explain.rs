@@ -71,11 +71,12 @@ impl fmt::Display for PlanExplanation<'_> {
             lines.push(("shard-across-devices", devices));
         }
         for (of, index) in plan.measures.columns.iter().zip(plan.measures.indices()) {
-            if plan.measure(index).needs().answers() == Some(Reads::Document) {
+            let needs = plan.measure(index).needs();
+            if needs.answers() == Some(Reads::Document) {
                 continue;
             }
             let what = match &plan.attention {
-                Some(needed) if of.measure == ATTENTION => attention(plan, needed),
+                Some(needed) if needs.attention().is_some() => attention(plan, needed),
                 _ => measure(plan, of),
             };
             let whole =
@@ -233,9 +234,6 @@ fn absent_devices(attention: &Attention, absent: &Sizing) -> String {
     };
     format!("{cards}, {precision}{indent}{}", absent.placement().join(&indent))
 }
-
-/// Measure that is described on a separate line.
-const ATTENTION: &str = "first-layer-attention";
 
 fn measure(plan: &Plan, of: &MeasureColumns) -> String {
     let single = of.columns.iter().filter(|column| column.kind != Kind::Numbers);

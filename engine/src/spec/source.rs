@@ -93,12 +93,12 @@ pub(crate) struct DiagnosticMut<'p>(&'p mut Diagnostic);
 
 impl DiagnosticMut<'_> {
     pub(crate) fn label(self, label: impl Into<String>) -> Self {
-        self.0.set_label(label);
+        *self.0 = self.0.clone().label(label);
         self
     }
 
     pub(crate) fn hint(self, hint: impl Into<String>) -> Self {
-        self.0.set_hint(hint);
+        *self.0 = self.0.clone().hint(hint);
         self
     }
 }
