@@ -8,12 +8,12 @@ use serde_json::Value;
 use crate::base::counts::Counts;
 use crate::base::error::Result;
 use crate::base::text::{count, line_safe};
+use crate::run_directory::events;
 use crate::run_directory::holder::Holder;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::Manifest;
 use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::run_directory::summary::Summary;
-use crate::run_directory::events;
 use crate::run_directory::units::{self, UnitRecord};
 use crate::storage::files;
 

@@ -12,10 +12,9 @@ use super::excerpts::{Excerpt, Texts, sample_excerpt};
 use super::gather::{GroupCounts, OUTCOMES, SampleOutcome};
 use super::picks::{Pick, PickKind};
 use crate::base::error::Result;
-use crate::base::text::{count, line_safe, value_name};
+use crate::base::text::{count, value_name};
 use crate::report::amount::Amount;
 use crate::run_directory::calibration::{CalibratedGroup, Calibration, GroupDrift};
-use crate::run_directory::dropped::NOT_SELECTED;
 
 /// Maximum number of groups shown separately.
 const MAX_GROUPS: usize = 24;

@@ -9,7 +9,7 @@ use super::gather::GroupCounts;
 use super::groups;
 use super::picks::{Pick, Picks};
 use crate::base::error::Result;
-use crate::base::text::count;
+use crate::base::text::{count, line_safe};
 use crate::dataset::documents::DocumentContent;
 use crate::plan::Plan;
 use crate::report::page::numbers::{number, share};
