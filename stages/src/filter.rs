@@ -21,15 +21,6 @@ pub enum KeepTokens {
     PerGroup(BTreeMap<String, u64>),
 }
 
-/// Selection within one group.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct FilterResult {
-    /// One entry per sample, in input order.
-    pub keep: Vec<bool>,
-    /// `min_score` if that decides, otherwise the score of the last sample kept, if any.
-    pub threshold: Option<f64>,
-}
-
 impl KeepTokens {
     /// Returns the budget of a group; 0 if a map does not name the group, or for the null group.
     pub fn for_group(&self, group: Option<&str>) -> u64 {
@@ -67,12 +58,12 @@ mod tests {
     }
 
     /// Returns the selection if all samples pass the guards.
-    fn keep(filter: &Filter, scores: &[f64], tokens: &[u64], group: Option<&str>) -> FilterResult {
+    fn keep(filter: &Filter, scores: &[f64], tokens: &[u64], group: Option<&str>) -> Vec<bool> {
         filter.keep(scores, &vec![true; scores.len()], tokens, group)
     }
 
     fn kept(filter: &Filter, scores: &[f64]) -> Vec<usize> {
-        let keep = keep(filter, scores, &vec![10; scores.len()], None).keep;
+        let keep = keep(filter, scores, &vec![10; scores.len()], None);
         (0..keep.len()).filter(|&sample| keep[sample]).collect()
     }
 
@@ -96,24 +87,23 @@ mod tests {
         let filter = budget(25);
         let got = keep(&filter, &[5.0, 4.0, 3.0, 2.0], &[10, 10, 10, 1], None);
         assert_eq!(
-            got.keep,
+            got,
             [true, true, false, false],
             "the last would fit, but it ranks after one that does not"
         );
-        assert_eq!(got.threshold, Some(4.0));
         assert_eq!(
-            keep(&budget(20), &[5.0, 4.0], &[10, 10], None).keep,
+            keep(&budget(20), &[5.0, 4.0], &[10, 10], None),
             [true, true],
             "a full budget is not exceeded"
         );
-        assert_eq!(keep(&budget(u64::MAX), &[5.0, 4.0], &[u64::MAX, 1], None).keep, [true, true]);
+        assert_eq!(keep(&budget(u64::MAX), &[5.0, 4.0], &[u64::MAX, 1], None), [true, true]);
     }
 
     #[test]
     fn a_map_gives_each_group_its_own_budget() {
         let filter: Filter =
             serde_json::from_str(r#"{"keep_tokens": {"books": 10, "code": 0}}"#).unwrap();
-        let keep = |group| keep(&filter, &[1.0, 2.0], &[10, 10], group).keep;
+        let keep = |group| keep(&filter, &[1.0, 2.0], &[10, 10], group);
         assert_eq!(keep(Some("books")), [false, true]);
         assert_eq!(keep(Some("code")), [false, false]);
         assert_eq!(keep(Some("papers")), [false, false]);
@@ -124,10 +114,7 @@ mod tests {
     fn a_score_equal_to_the_minimum_is_kept() {
         let filter = Filter { min_score: Some(0.5), ..Filter::default() };
         let got = keep(&filter, &[0.5, 0.499, f64::NAN, 7.0], &[1; 4], None);
-        assert_eq!(
-            got,
-            FilterResult { keep: vec![true, false, false, true], threshold: Some(0.5) }
-        );
+        assert_eq!(got, [true, false, false, true]);
     }
 
     #[test]
@@ -139,20 +126,13 @@ mod tests {
         assert_eq!(kept(&Filter::default(), &scores), [1, 3]);
     }
 
-    #[test]
-    fn a_group_without_kept_samples_has_no_threshold() {
-        let got = keep(&fraction(0.5), &[1.0], &[1], None);
-        assert_eq!(got, FilterResult { keep: vec![false], threshold: None });
-        assert_eq!(keep(&fraction(0.5), &[], &[], None), FilterResult::default());
-    }
-
     proptest! {
         #[test]
         fn larger_fractions_contain_smaller_ones(
             scores in prop::collection::vec((0u8..20).prop_map(f64::from), 0..60), small in 0u32..=100, large in 0u32..=100,
         ) {
             let keep = |percent: u32| {
-                keep(&fraction(f64::from(percent) / 100.0), &scores, &vec![1; scores.len()], None).keep
+                keep(&fraction(f64::from(percent) / 100.0), &scores, &vec![1; scores.len()], None)
             };
             let (small, large) = (keep(small.min(large)), keep(small.max(large)));
             prop_assert!(small.iter().zip(large).all(|(&small, large)| !small || large));
@@ -163,14 +143,11 @@ mod tests {
             scores in prop::collection::vec((0u8..9).prop_map(f64::from), 0..60), percent in 0u32..=100,
         ) {
             let got = keep(&fraction(f64::from(percent) / 100.0), &scores, &vec![1; scores.len()], None);
-            prop_assert_eq!(got.keep.iter().filter(|&&keep| keep).count(), scores.len() * percent as usize / 100);
-            for (i, &a) in scores.iter().enumerate().filter(|&(i, _)| got.keep[i]) {
-                for (j, &b) in scores.iter().enumerate().filter(|&(j, _)| !got.keep[j]) {
+            prop_assert_eq!(got.iter().filter(|&&keep| keep).count(), scores.len() * percent as usize / 100);
+            for (i, &a) in scores.iter().enumerate().filter(|&(i, _)| got[i]) {
+                for (j, &b) in scores.iter().enumerate().filter(|&(j, _)| !got[j]) {
                     prop_assert!(a > b || (a - b).abs() < 0.5 && i < j, "{i}:{a} kept, {j}:{b} dropped");
                 }
-            }
-            if let Some(threshold) = got.threshold {
-                prop_assert!(got.keep.iter().zip(scores).all(|(&keep, score)| !keep || score >= threshold));
             }
         }
 
@@ -179,7 +156,7 @@ mod tests {
             samples in prop::collection::vec((0u8..9, 0u64..50), 0..40), tokens in 0u64..500,
         ) {
             let (scores, sizes): (Vec<f64>, Vec<u64>) = samples.iter().map(|&(s, n)| (f64::from(s), n)).unzip();
-            let got = keep(&budget(tokens), &scores, &sizes, None).keep;
+            let got = keep(&budget(tokens), &scores, &sizes, None);
             let spent: u64 = sizes.iter().zip(&got).filter(|&(_, &keep)| keep).map(|(&size, _)| size).sum();
             prop_assert!(spent <= tokens);
             if let Some(next) = ranked(&scores).into_iter().find(|&sample| !got[sample]) {

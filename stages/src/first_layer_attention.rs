@@ -16,7 +16,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use rotary_tables::RotaryTables;
-pub use sampling::{RowEstimate, SampledRows};
+pub use sampling::SampledRows;
 
 use crate::contract::Decimal;
 use crate::model::{AttentionSpec, LayerZeroTable, PackedProjections, TensorRole, WindowParts};
@@ -163,8 +163,7 @@ impl StandardErrors {
             }
             mean
         };
-        let error =
-            |by_key_head: &[f64]| rows.estimate(&mean_over_heads(by_key_head)).standard_error;
+        let error = |by_key_head: &[f64]| rows.standard_error(&mean_over_heads(by_key_head));
         let tokens = tokens as f64;
         Self {
             dependency_strength: error(&sums.row_far_mass) / tokens,

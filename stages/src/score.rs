@@ -83,7 +83,7 @@ mod tests {
         let half: Filter = serde_json::from_str(r#"{"keep_fraction": 0.5}"#).unwrap();
         let kept = half.keep(&got, &vec![true; got.len()], &vec![1; got.len()], None);
         let kept: Vec<_> =
-            ids.iter().zip(kept.keep).filter_map(|(id, keep)| keep.then_some(id)).collect();
+            ids.iter().zip(kept).filter_map(|(id, keep)| keep.then_some(id)).collect();
         let in_input_order: Vec<_> = ids.iter().filter(|id| selected.contains(id)).collect();
         assert_eq!(kept, in_input_order);
     }

@@ -145,8 +145,10 @@ fn in_memory(criteria: &Criteria, group: Option<&str>, samples: &[&Drawn]) -> In
         _ => f64::NAN,
     };
     let scores: Vec<f64> = samples.iter().map(score).collect();
-    let kept = criteria.filter.keep(&scores, &passes, &tokens, group);
-    InMemory { scales, bounds, scores, passes, keep: kept.keep, threshold: kept.threshold }
+    let keep = criteria.filter.keep(&scores, &passes, &tokens, group);
+    let kept = scores.iter().zip(&keep).filter(|(_, keep)| **keep).map(|(score, _)| *score);
+    let threshold = criteria.filter.min_score.or(kept.reduce(f64::min));
+    InMemory { scales, bounds, scores, passes, keep, threshold }
 }
 
 fn bits(numbers: &[f64]) -> Vec<u64> {

@@ -41,15 +41,6 @@ impl Budget {
         let ((min, max), (other_min, other_max)) = (self.lengths(), other.lengths());
         same && min <= other_max && other_min <= max
     }
-
-    fn matches_group(&self, group: Option<&str>) -> bool {
-        self.group.as_deref().is_none_or(|wanted| group == Some(wanted))
-    }
-
-    fn matches_length(&self, tokens: u64) -> bool {
-        let (min, max) = self.lengths();
-        (min..=max).contains(&tokens)
-    }
 }
 
 impl fmt::Display for Budget {
@@ -78,7 +69,11 @@ pub fn changed_precedence(budgets: &[Budget], order: &[usize]) -> Option<(usize,
 
 /// Returns the index of the budget that applies to a sample: the first that matches its group and length.
 pub fn matching(budgets: &[Budget], group: Option<&str>, tokens: u64) -> Option<usize> {
-    budgets.iter().position(|budget| budget.matches_group(group) && budget.matches_length(tokens))
+    budgets.iter().position(|budget| {
+        let (min, max) = budget.lengths();
+        budget.group.as_deref().is_none_or(|wanted| group == Some(wanted))
+            && (min..=max).contains(&tokens)
+    })
 }
 
 /// Returns every constraint that `budgets` violate. `has_groups`: whether the score has a `within` column.
@@ -135,7 +130,7 @@ mod tests {
     fn kept(budgets: &[Budget], group: Option<&str>, samples: &[u64]) -> Vec<bool> {
         let filter = Filter { budgets: Some(budgets.to_vec()), ..Filter::default() };
         let equal = vec![0.0; samples.len()];
-        filter.keep(&equal, &vec![true; samples.len()], samples, group).keep
+        filter.keep(&equal, &vec![true; samples.len()], samples, group)
     }
 
     #[test]

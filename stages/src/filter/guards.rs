@@ -86,9 +86,6 @@ impl Guard {
 
     /// Computes the bounds of a group from the values and tokens of its samples. Values that are not finite are left out.
     pub fn bounds_of(&self, values: &[f64], tokens: &[u64]) -> Bounds {
-        if self.min_quantile.is_none() && self.max_quantile.is_none() {
-            return self.bounds(None, None);
-        }
         let samples = values.iter().zip(tokens).filter(|(value, _)| value.is_finite());
         let mut samples: Vec<_> =
             samples.map(|(value, tokens)| (*value, self.weight(*tokens))).collect();

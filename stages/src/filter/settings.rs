@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::budgets::{self, Budget};
 use super::guards::Guard;
-use super::{FilterResult, KeepTokens, ranked};
+use super::{KeepTokens, ranked};
 use crate::contract::{BrokenRule, Column, Decimal, Kind};
 use crate::measures::statistics;
 
@@ -77,7 +77,7 @@ impl Filter {
         passes: &[bool],
         tokens: &[u64],
         group: Option<&str>,
-    ) -> FilterResult {
+    ) -> Vec<bool> {
         let ranking = ranked(scores);
         let scored = ranking.len() as u64;
         let mut kept: Vec<usize> = ranking.into_iter().filter(|&sample| passes[sample]).collect();
@@ -98,12 +98,11 @@ impl Filter {
                 index.is_some_and(|index| charge(&mut left[index], tokens[sample]))
             });
         }
-        let last = kept.last().map(|&sample| scores[sample]);
         let mut keep = vec![false; scores.len()];
         for sample in kept {
             keep[sample] = true;
         }
-        FilterResult { keep, threshold: self.min_score.or(last) }
+        keep
     }
 
     /// Returns the groups named in budgets, sorted; once per budget.
@@ -206,7 +205,7 @@ mod tests {
         serde_json::from_str(text).unwrap()
     }
 
-    fn kept(text: &str, scores: &[f64], passes: &[bool]) -> FilterResult {
+    fn kept(text: &str, scores: &[f64], passes: &[bool]) -> Vec<bool> {
         settings(text).keep(scores, passes, &vec![10; scores.len()], None)
     }
 
@@ -215,15 +214,9 @@ mod tests {
         let scores = [9.0, 8.0, 7.0, 6.0, f64::NAN];
         let passes = [false, true, false, true, true];
         let got = kept(r#"{"keep_fraction": 0.25}"#, &scores, &passes);
-        assert_eq!(
-            got,
-            FilterResult { keep: vec![false, true, false, false, false], threshold: Some(8.0) }
-        );
+        assert_eq!(got, [false, true, false, false, false]);
         let all = kept(r#"{"keep_fraction": 1}"#, &scores, &passes);
-        assert_eq!(
-            all,
-            FilterResult { keep: vec![false, true, false, true, false], threshold: Some(6.0) }
-        );
+        assert_eq!(all, [false, true, false, true, false]);
     }
 
     #[test]
@@ -235,16 +228,13 @@ mod tests {
             r#"{"min_score": 7.5}"#,
         ] {
             let got = kept(amount, &scores, &[false, true, true]);
-            assert_eq!(got.keep, [false, true, false], "{amount}");
+            assert_eq!(got, [false, true, false], "{amount}");
         }
     }
 
     #[test]
     fn without_an_amount_all_passing_samples_are_kept() {
-        assert_eq!(
-            kept("{}", &[1.0, f64::NAN, 2.0], &[true, true, false]).keep,
-            [true, false, false]
-        );
+        assert_eq!(kept("{}", &[1.0, f64::NAN, 2.0], &[true, true, false]), [true, false, false]);
     }
 
     #[test]

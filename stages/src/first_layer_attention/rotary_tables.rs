@@ -10,14 +10,8 @@ const MAX_TABLES: usize = 4;
 /// Rotary tables in use. A table serves every window with the same frequencies that is not longer.
 #[derive(Debug, Default)]
 pub(super) struct RotaryTables {
-    kept: Mutex<Vec<RotaryTable>>,
-}
-
-#[derive(Clone, Debug)]
-struct RotaryTable {
-    inverse_frequencies: Vec<f32>,
-    tokens: usize,
-    rope: Arc<Rope>,
+    /// Each with its rotation and its length in tokens.
+    kept: Mutex<Vec<(Rotation, usize, Arc<Rope>)>>,
 }
 
 impl RotaryTables {
@@ -42,23 +36,22 @@ impl RotaryTables {
         if kept.len() == MAX_TABLES {
             kept.remove(0);
         }
-        let inverse_frequencies = rotation.inverse_frequencies.clone();
-        kept.push(RotaryTable { inverse_frequencies, tokens: length, rope: Arc::clone(&rope) });
+        kept.push((rotation.clone(), length, Arc::clone(&rope)));
         rope
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<RotaryTable>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<(Rotation, usize, Arc<Rope>)>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn find(kept: &[RotaryTable], rotation: &Rotation, tokens: usize) -> Option<Arc<Rope>> {
-    let bits = |frequencies: &[f32]| frequencies.iter().map(|f| f.to_bits()).collect::<Vec<_>>();
-    let wanted = bits(&rotation.inverse_frequencies);
-    let table = kept
-        .iter()
-        .find(|table| table.tokens >= tokens && bits(&table.inverse_frequencies) == wanted)?;
-    Some(Arc::clone(&table.rope))
+fn find(
+    kept: &[(Rotation, usize, Arc<Rope>)],
+    rotation: &Rotation,
+    tokens: usize,
+) -> Option<Arc<Rope>> {
+    let fits = |(known, length, _): &&(_, usize, _)| known == rotation && *length >= tokens;
+    kept.iter().find(fits).map(|(_, _, rope)| Arc::clone(rope))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Random sampling of rows, and estimates for all rows.
+//! Random sampling of rows, and the standard errors of sums over them.
 //!
 //! Rows are stratified by position, two per stratum: the far mass of a row depends on its position, and a pair inside
 //! a stratum estimates the variance there (paired strata; Cochran, Sampling Techniques, chapter 5A). Keys are never
@@ -14,14 +14,6 @@ pub struct SampledRows {
     pub positions: Vec<usize>,
     /// Number of rows in each stratum: `[positions / 2]`.
     pub strata: Vec<usize>,
-}
-
-/// Estimate of a sum over rows, with its standard error.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RowEstimate {
-    pub sum: f64,
-    /// Standard error: its square is unbiased; 0 if the two rows of every stratum are equal.
-    pub standard_error: f64,
 }
 
 impl SampledRows {
@@ -59,19 +51,18 @@ impl SampledRows {
         RowSample { positions: self.positions.clone(), weights: self.weights() }
     }
 
-    /// Estimates the sum of a row statistic over all rows. `drawn`: its values for the drawn rows, `[positions]`.
+    /// Returns the standard error of the weighted sum of a row statistic; its square is unbiased. `drawn`: values of the
+    /// statistic for the drawn rows, `[positions]`.
     ///
-    /// `Σ N (a + b)/2` over strata of `N` rows; its variance is `Σ N² (1 - 2/N) (a - b)²/4`, with the correction for
-    /// drawing without replacement.
-    pub fn estimate(&self, drawn: &[f64]) -> RowEstimate {
-        let pairs = self.strata.iter().zip(drawn.as_chunks::<2>().0);
-        let (mut sum, mut variance) = (0.0, 0.0);
-        for (size, [a, b]) in pairs {
+    /// The sum is `Σ N (a + b)/2` over strata of `N` rows; its variance is `Σ N² (1 - 2/N) (a - b)²/4`, with the
+    /// correction for drawing without replacement.
+    pub fn standard_error(&self, drawn: &[f64]) -> f64 {
+        let mut variance = 0.0;
+        for (size, [a, b]) in self.strata.iter().zip(drawn.as_chunks::<2>().0) {
             let size = *size as f64;
-            sum += size * (a + b) / 2.0;
             variance += size * (size - 2.0) * (a - b) * (a - b) / 4.0;
         }
-        RowEstimate { sum, standard_error: variance.sqrt() }
+        variance.sqrt()
     }
 }
 
@@ -144,13 +135,11 @@ mod tests {
         for seed in 0..draws {
             let drawn = SampledRows::draw(&ids, 250, 64, seed).unwrap();
             let values: Vec<f64> = drawn.positions.iter().map(|row| value(*row)).collect();
-            let estimate = drawn.estimate(&values);
-            let weighted: f64 = drawn.weights().iter().zip(&values).map(|(w, x)| w * x).sum();
-            assert!((estimate.sum - weighted).abs() < 1e-9);
-            let error = estimate.sum - exact;
+            let estimate: f64 = drawn.weights().iter().zip(&values).map(|(w, x)| w * x).sum();
+            let error = estimate - exact;
             errors += error;
             squares += error * error;
-            stated += estimate.standard_error.powi(2);
+            stated += drawn.standard_error(&values).powi(2);
         }
         let draws = draws as f64;
         let deviation = (squares / draws).sqrt();

@@ -153,7 +153,7 @@ pub(crate) fn consequences(
         let passing: Vec<bool> = windows.iter().map(passes).collect();
         let group = (!name.is_empty()).then_some(name.as_str());
         let chosen = filter.keep(&scores, &passing, &vec![*tokens as u64; windows.len()], group);
-        for (window, keep) in windows.iter().zip(chosen.keep) {
+        for (window, keep) in windows.iter().zip(chosen) {
             kept[*window] = keep;
         }
         whole.extend(windows);
