@@ -15,7 +15,7 @@ mod zero_weights;
 use std::path::Path;
 use std::time::Instant;
 
-use longsift_stages::contract::{ForwardRequest, ForwardStatistics, LossRequest};
+use longsift_stages::contract::{ForwardRequest, ForwardStatistics};
 use longsift_stages::measures::language_model::{LossSums, ProductPrecision};
 use longsift_stages::model::{BackendName, WholeModel, has_gpu};
 
@@ -58,7 +58,8 @@ fn main() {
 fn compare(folder: &Path, windows: &[Vec<u32>], short_context: u32, repeats: usize) {
     let request = ForwardRequest {
         model: None,
-        losses: Some(LossRequest { short_context: Some(short_context) }),
+        losses: true,
+        short_context: Some(short_context),
         attention: None,
         strict_positions: false,
     };
@@ -79,7 +80,7 @@ fn compare(folder: &Path, windows: &[Vec<u32>], short_context: u32, repeats: usi
         let mut made = Vec::new();
         for _ in 0..repeats {
             let start = Instant::now();
-            let output = model.measure(&request, &ids, &|| true).expect("a valid model");
+            let output = model.measure(0, &request, &ids, &|| true).expect("a valid model");
             made = output.expect("the callback never stops");
             fastest = fastest.min(start.elapsed().as_secs_f64());
         }

@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 pub use decimal::Decimal;
 pub use distance::FarDistance;
 pub use file_stamp::FileStamp;
-pub use forward::{ForwardRequest, ForwardStatistics, LayerAttention, LayersRequest, LossRequest};
+pub use forward::{ForwardRequest, ForwardStatistics, LayerAttention, LayersRequest};
 pub use location::{Address, Location, Scheme};
 pub use measure::{
     AttentionRequest, Evidence, Measure, Needs, Passages, Request, RowError, Window, WindowSample,

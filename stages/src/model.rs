@@ -91,6 +91,7 @@ pub(crate) use families::known_model_types;
 pub(crate) use folder_files::is_gguf_file;
 pub(crate) use gguf::{GgufMetadata, tokenizer_metadata};
 pub(crate) use model_files::ModelFiles;
+pub(crate) use problem::listed;
 pub use problem::{ModelProblem, ProblemKind};
 pub use remote::{SlicePlan, SlicedFile, slice};
 pub use rope::{RopeScaling, RopeSpec};
@@ -100,6 +101,6 @@ pub use table::LayerZeroTable;
 pub(crate) use tensors::TensorRole;
 pub use whole::{
     BackendName, FORWARD_VERSION, ForwardMemory, ForwardOperations, ForwardOutput, ShortWindow,
-    WholeModel, has_gpu, short_stride, short_windows,
+    WholeModel, has_gpu, short_windows,
 };
 pub(crate) use window_source::{PackedProjections, WindowParts};

@@ -63,7 +63,7 @@ pub(super) fn open(
         let request = settings.request();
         let setting = if request.model.is_some() { at("model") } else { MODEL.to_owned() };
         let Some(path) = path(&request, first_layer, &stage, found) else { continue };
-        let depth = request.losses.is_none().then(|| request.depth(u64::MAX));
+        let depth = (!request.losses).then(|| request.depth(u64::MAX));
         let opened = WholeModel::open_to(&path, depth);
         let Some(model) = found.value(&setting, opened) else { continue };
         let model = model.with_kernel(checks::whole_model_kernel(name, options, found));

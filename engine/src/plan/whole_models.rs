@@ -88,9 +88,10 @@ impl WholeModelPlan {
     pub fn in_words(&self) -> String {
         let spec = self.model.spec();
         let all = count(spec.layers);
-        let layers = match &self.request.losses {
-            Some(_) => format!("{all} layers"),
-            None => format!("{} of {all} layers", count(self.request.depth(spec.layers))),
+        let layers = if self.request.losses {
+            format!("{all} layers")
+        } else {
+            format!("{} of {all} layers", count(self.request.depth(spec.layers)))
         };
         let on = if self.devices.is_cpu() {
             String::new()

@@ -60,7 +60,7 @@ impl ForwardPass<'_> {
     /// Problems of the model are part of the result.
     pub fn run_on_gpu(&self, gpu: u32) -> Result<ForwardResult, DeviceFailure> {
         let Self { model, request, windows, bytes, should_continue } = *self;
-        match model.measure_on_gpu(gpu, request, windows, should_continue) {
+        match model.measure(gpu, request, windows, should_continue) {
             Err(ModelProblem { kind: ProblemKind::Memory, .. }) => {
                 Err(DeviceFailure::OutOfMemory { wanted: bytes, free: 0 })
             }

@@ -8,17 +8,13 @@ use crate::measures::language_model::Ladm;
 pub struct ForwardRequest {
     /// Model; `None` for that of the pipeline.
     pub model: Option<Location>,
-    /// Losses; without them the model stops after the highest requested layer.
-    pub losses: Option<LossRequest>,
+    /// Whether losses are computed; without them the model stops after the highest requested layer.
+    pub losses: bool,
+    /// Tokens of the short windows for which losses are computed as well; `None` for whole windows only.
+    pub short_context: Option<u32>,
     pub attention: Option<LayersRequest>,
     /// Whether windows longer than the positions the model was trained on are an error instead of a warning.
     pub strict_positions: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LossRequest {
-    /// Tokens of the short windows for which losses are computed as well; `None` for the whole window only.
-    pub short_context: Option<u32>,
 }
 
 /// Layers whose attention is summed.
@@ -37,11 +33,7 @@ impl ForwardRequest {
     /// Returns how many layers of a model with `layers` layers are computed.
     pub fn depth(&self, layers: u64) -> u64 {
         let highest = self.attention.iter().flat_map(|attention| &attention.layers).max();
-        if self.losses.is_some() {
-            layers
-        } else {
-            highest.map_or(0, |layer| u64::from(*layer) + 1)
-        }
+        if self.losses { layers } else { highest.map_or(0, |layer| u64::from(*layer) + 1) }
     }
 }
 

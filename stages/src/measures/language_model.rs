@@ -76,7 +76,8 @@ impl Measure for LanguageModel {
     }
 
     fn sample(&self) -> Option<WindowSample> {
-        self.windows_sampled()
+        let fraction = self.sample_fraction.filter(|fraction| fraction.0 < 1.0)?;
+        Some(WindowSample { fraction, seed: self.sample_seed.unwrap_or_default() })
     }
 
     fn statistics(&self, window: &Window<'_>) -> Result<StatisticValues, RowError> {

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::config::ModelConfig;
-use super::folder_files::{MAX_CONFIG_BYTES, read_small_file};
+use super::folder_files::{read_small_file, token_text, tokenizer_config};
 use crate::tokenize::encoder::MAX_TOKENIZER_BYTES;
 
 impl ModelConfig {
@@ -18,34 +18,15 @@ impl ModelConfig {
 
     /// Like [`Self::bos_token_id`], with the tokenizer files of another folder.
     pub(crate) fn bos_token_id_in(&self, tokenizer_folder: &Path) -> Option<u32> {
-        match bos_token(tokenizer_folder) {
-            Some(BosToken::Absent) => None,
-            Some(BosToken::Text(text, config)) => {
-                let id = id_in_config(&config, &text)
-                    .or_else(|| id_in_tokenizer(tokenizer_folder, &text));
-                id.or_else(|| self.stated_bos_token_id())
-            }
-            None => self.stated_bos_token_id(),
+        let config = tokenizer_config(tokenizer_folder);
+        let token = config.get("bos_token");
+        if token.is_some_and(Value::is_null) {
+            return None;
         }
-    }
-}
-
-enum BosToken {
-    Absent,
-    Text(String, Map<String, Value>),
-}
-
-/// Reads `bos_token` from `tokenizer_config.json`; `None` if the file or the key is missing.
-fn bos_token(folder: &Path) -> Option<BosToken> {
-    let bytes = read_small_file(&folder.join("tokenizer_config.json"), MAX_CONFIG_BYTES).ok()?;
-    let config: Map<String, Value> = serde_json::from_slice(&bytes).ok()?;
-    match config.get("bos_token")? {
-        Value::Null => Some(BosToken::Absent),
-        Value::String(text) => Some(BosToken::Text(text.clone(), config)),
-        token => {
-            let text = token.get("content")?.as_str()?.to_owned();
-            Some(BosToken::Text(text, config))
-        }
+        let id = token.and_then(token_text).and_then(|text| {
+            id_in_config(&config, text).or_else(|| id_in_tokenizer(tokenizer_folder, text))
+        });
+        id.or_else(|| self.stated_bos_token_id())
     }
 }
 

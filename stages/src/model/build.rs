@@ -7,10 +7,10 @@ use std::thread::ScopedJoinHandle;
 use longsift_kernels::Kernel;
 
 use super::aux_tensors::aux_tensors;
-use super::checkpoint::ModelFolder;
+use super::checkpoint::{LocatedTensor, ModelFolder};
 use super::problem::ModelProblem;
 use super::row_steps::RowSteps;
-use super::spec::{AttentionSpec, Norm};
+use super::spec::AttentionSpec;
 use super::tensors::TensorRole;
 use super::weights::{LayerWeights, TensorReader};
 use crate::contract::sha256;
@@ -40,12 +40,12 @@ pub(crate) fn build(
     write: &mut (dyn FnMut(&[f32]) -> Result<(), ModelProblem> + Send),
 ) -> Result<BuiltTable, ModelProblem> {
     let spec = model.spec();
-    let mut weights = LayerWeights::read(model)?;
+    let is_embedding = |part: &&LocatedTensor| part.needed.role == TensorRole::Embedding;
+    let mut weights = LayerWeights::read(model.parts.iter().filter(|part| !is_embedding(part)))?;
     let aux = aux_arrays(spec, &mut weights);
     let steps = RowSteps::new(spec, kernel, &mut weights);
-    let embedding = model.parts.iter().find(|part| part.needed.role == TensorRole::Embedding);
-    let mut reader =
-        TensorReader::new(&model.shards, embedding.expect("every family needs an embedding"))?;
+    let embedding = model.parts.iter().find(is_embedding);
+    let mut reader = TensorReader::new(embedding.expect("every family needs an embedding"))?;
     let chunk_rows = (CHUNK_BYTES / (8 * (spec.hidden_size + spec.row_width()))).clamp(16, 8192);
     std::thread::scope(|scope| {
         let (read, embeddings) = sync_channel(0);
@@ -92,11 +92,7 @@ fn aux_arrays(spec: &AttentionSpec, weights: &mut LayerWeights) -> Vec<Vec<f32>>
         let mut numbers = weights.take(array);
         if array == TensorRole::NormWeight && numbers.is_empty() {
             // A norm without weights multiplies by 1 for any offset.
-            let offset = match spec.norm {
-                Norm::Rms { offset, .. } | Norm::Layer { offset, .. } => offset,
-                Norm::None => 0.0,
-            };
-            numbers = vec![(1.0 - offset) as f32; length as usize];
+            numbers = vec![(1.0 - spec.norm.offset()) as f32; length as usize];
         }
         let norms =
             [TensorRole::QueryNormWeight, TensorRole::KeyNormWeight, TensorRole::NormWeight];

@@ -1,15 +1,15 @@
 //! A model folder in which every tensor that the table needs has been located and checked, but not read.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::catalogue::Catalogue;
 use super::config::ModelConfig;
-use super::formats::{self, Finder, FoundTensors, Method, StorageFormat, StoredMatrix};
+use super::formats::{self, Finder, Method, StorageFormat};
 use super::problem::{ModelProblem, listed, with_remedies};
-use super::shard::WeightShard;
 use super::spec::AttentionSpec;
 use super::stored::{StoredTensor, StoredTensors, WeightSource};
 use super::tensors::NeededTensor;
@@ -20,7 +20,6 @@ use crate::contract::sha256;
 #[derive(Debug)]
 pub struct ModelFolder {
     config: ModelConfig,
-    pub(crate) shards: Vec<WeightShard>,
     pub(crate) parts: Vec<LocatedTensor>,
     checkpoint_bytes: u64,
     warnings: Vec<String>,
@@ -32,8 +31,6 @@ pub(crate) struct LocatedTensor {
     pub(crate) format: Box<dyn StorageFormat>,
     /// The stored tensors that it consists of, in the format's order.
     pub(crate) stored: Vec<StoredTensor>,
-    /// Index of the file of each stored tensor.
-    pub(crate) shards: Vec<usize>,
 }
 
 impl LocatedTensor {
@@ -103,40 +100,40 @@ impl ModelFolder {
     /// Returns the key under which the cache stores the weights' digest: a SHA-256 of the folder, `config.json`, the
     /// name, header, size, times and inode of each file with tensors of layer 0, and how each tensor is read.
     pub(crate) fn weights_identity(&self) -> String {
-        let folder = self.config.folder();
-        let folder = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
-        let files: Vec<_> = self
-            .shards
-            .iter()
-            .map(|shard| (&shard.name, &shard.header_digest, &shard.stamp))
-            .collect();
+        let [folder, files, parts] = location_facts(&self.config, &self.parts);
         let config = sha256(&self.config.bytes);
-        let parts = self.parts.iter().map(|part| json!([part.needed, part.format.name()]));
-        let identity = json!({
-            "folder": folder.to_string_lossy(),
-            "config": config,
-            "files": files,
-            "parts": parts.collect::<Vec<_>>(),
-        });
+        let identity =
+            json!({ "folder": folder, "config": config, "files": files, "parts": parts });
         sha256(identity.to_string())
     }
+}
+
+/// Returns the folder of a model, the files that hold some tensors, and how each tensor is read.
+pub(crate) fn location_facts<'a>(
+    config: &ModelConfig,
+    parts: impl IntoIterator<Item = &'a LocatedTensor>,
+) -> [Value; 3] {
+    let folder = config.folder();
+    let folder = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
+    let (mut files, mut reads) = (BTreeMap::new(), Vec::new());
+    for part in parts {
+        reads.push(json!([part.needed, part.format.name()]));
+        files.extend(part.stored.iter().map(|stored| (&stored.shard.name, &stored.shard)));
+    }
+    let files: Vec<_> =
+        files.values().map(|file| (&file.name, &file.header_digest, &file.stamp)).collect();
+    [json!(folder.to_string_lossy()), json!(files), json!(reads)]
 }
 
 impl ModelConfig {
     /// Reads the headers of the safetensors files, but no weights: the second step.
     pub fn with_weights(self) -> Result<ModelFolder, Vec<ModelProblem>> {
-        open(self).map_err(|problems| {
+        let stored = stored(&self);
+        let located = stored.and_then(|(method, mut tensors)| locate(self, &method, &mut tensors));
+        located.map_err(|problems| {
             with_remedies(problems, "the download may be incomplete: download the checkpoint again")
         })
     }
-}
-
-fn open(config: ModelConfig) -> Result<ModelFolder, Vec<ModelProblem>> {
-    let (method, mut tensors) = stored(&config)?;
-    let checkpoint_bytes = tensors.checkpoint_bytes;
-    let LocatedModel { config, found, warnings } = locate(config, &method, &mut tensors)?;
-    let (shards, parts) = into_parts(tensors, found);
-    Ok(ModelFolder { config, shards, parts, checkpoint_bytes, warnings })
 }
 
 /// Returns how the weights are packed, and the tensors of the files.
@@ -152,33 +149,16 @@ fn stored(config: &ModelConfig) -> Result<(Method, StoredTensors), Vec<ModelProb
     Ok((method, StoredTensors::new(WeightSource::Folder(folder.to_owned()), catalogue)))
 }
 
-/// Returns the required tensors in order, and their files, without files that hold none.
-fn into_parts(
-    tensors: StoredTensors,
-    found: FoundTensors,
-) -> (Vec<WeightShard>, Vec<LocatedTensor>) {
-    let stored = found.iter().flat_map(|(_, found)| &found.stored);
-    let shards = tensors.into_shards(&stored.map(|stored| stored.file.clone()).collect());
-    let shard = |stored: &StoredTensor| {
-        let index = shards.binary_search_by(|shard| shard.name.cmp(&stored.file));
-        index.expect("the file of every located tensor was kept")
-    };
-    let part = |(needed, StoredMatrix { format, stored }): (NeededTensor, StoredMatrix)| {
-        LocatedTensor { needed, format, shards: stored.iter().map(shard).collect(), stored }
-    };
-    let parts = found.into_iter().map(part).collect();
-    (shards, parts)
-}
-
-/// Returns the required tensors in order, and their files.
+/// Returns the required tensors in order, group by group. `head`: name of the head, if it is not the embedding.
 pub(crate) fn locate_parts(
     config: &ModelConfig,
-    needed: Vec<NeededTensor>,
+    needed: Vec<Vec<NeededTensor>>,
+    head: Option<&str>,
     reads: ReadScope,
-) -> Result<(Vec<WeightShard>, Vec<LocatedTensor>), Vec<ModelProblem>> {
+) -> Result<Vec<Vec<LocatedTensor>>, Vec<ModelProblem>> {
     let (method, mut tensors) = stored(config)?;
     let mut finder = finder(config, &method, &mut tensors);
-    let found = finder.find_all(needed);
+    let parts = needed.into_iter().map(|group| finder.find_all(group)).collect();
     let (mut missing, mut problems) = finder.finish();
     // Unread tensors are checked only if everything else could be read.
     if missing.is_empty() && problems.is_empty() {
@@ -187,24 +167,25 @@ pub(crate) fn locate_parts(
     // Queries, keys and values may share one tensor.
     missing.dedup();
     if !missing.is_empty() {
-        let message = format!("the checkpoint has no {}", listed(&missing));
-        problems.insert(0, ModelProblem::checkpoint(message));
+        let message = format!("the checkpoint has no {}", listed(&missing, 6));
+        let mut problem = ModelProblem::checkpoint(message);
+        if head.is_some_and(|head| missing.iter().take(6).any(|name| name.ends_with(head))) {
+            problem = problem.with_hint(
+                "config.json does not tie the head to the embedding (`tie_word_embeddings`): either the checkpoint was saved \
+                 without its head, or the setting is wrong",
+            );
+        }
+        problems.insert(0, problem);
     }
-    if problems.is_empty() { Ok(into_parts(tensors, found)) } else { Err(problems) }
+    if problems.is_empty() { Ok(parts) } else { Err(problems) }
 }
 
-/// The location of every required tensor, and the interpretation of `config.json` that fits them.
-pub(crate) struct LocatedModel {
-    config: ModelConfig,
-    found: FoundTensors,
-    warnings: Vec<String>,
-}
-
+/// Locates every required tensor, with the interpretation of `config.json` that fits them.
 pub(crate) fn locate(
     config: ModelConfig,
     method: &Method,
     tensors: &mut StoredTensors,
-) -> Result<LocatedModel, Vec<ModelProblem>> {
+) -> Result<ModelFolder, Vec<ModelProblem>> {
     let config = match config.fallback() {
         Some(other)
             if !finder(&config, method, tensors).has_all(&needed(&config))
@@ -215,7 +196,7 @@ pub(crate) fn locate(
         _ => config,
     };
     let mut finder = finder(&config, method, tensors);
-    let found = finder.find_all(needed(&config));
+    let parts = finder.find_all(needed(&config));
     let warnings = ignored_biases(&config, &finder);
     let (missing, mut problems) = finder.finish();
     if !missing.is_empty() {
@@ -224,7 +205,10 @@ pub(crate) fn locate(
     if problems.is_empty() {
         problems.extend(unread::check(&config, tensors, ReadScope::QueriesAndKeys));
     }
-    if problems.is_empty() { Ok(LocatedModel { config, found, warnings }) } else { Err(problems) }
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    Ok(ModelFolder { config, parts, checkpoint_bytes: tensors.checkpoint_bytes, warnings })
 }
 
 fn needed(config: &ModelConfig) -> Vec<NeededTensor> {

@@ -63,13 +63,13 @@ impl ModelConfig {
         (rope_theta, scope): (Option<f64>, ModelScope),
     ) -> Result<Self, Vec<ModelProblem>> {
         let problems = RefCell::new(Vec::new());
-        let fields = Fields::new(&map, "config.json", &problems);
+        let fields = Fields::new(&map, "config.json", &problems).with_rope_theta(rope_theta);
         if let Some(theta) = rope_theta.filter(|theta| !(theta.is_finite() && *theta >= 1.0)) {
             fields.note(ModelProblem::settings(format!(
                 "`rope_theta`: expected a number of at least 1, got {theta}"
             )).with_hint("remove `rope_theta` from `load-partial-model`; config.json has the model's own"));
         }
-        let first = families::first_layer(&fields, rope_theta, scope);
+        let first = families::first_layer(&fields, scope);
         let spec = first.as_ref().map(|first| &first.spec);
         if let Some(spec) = spec
             && rope_theta.is_some()
@@ -116,7 +116,8 @@ impl ModelConfig {
     pub(crate) fn whole(&self) -> Result<(FirstLayerConfig, Decoder), Vec<ModelProblem>> {
         let problems = RefCell::new(Vec::new());
         let fields = Fields::new(&self.map, "config.json", &problems);
-        let first = families::first_layer(&fields, self.rope_theta, ModelScope::WholeModel);
+        let fields = fields.with_rope_theta(self.rope_theta);
+        let first = families::first_layer(&fields, ModelScope::WholeModel);
         let decoder = first.as_ref().and_then(|first| families::decoder(&fields, first));
         match (first.zip(decoder), problems.into_inner()) {
             (Some(whole), problems) if problems.is_empty() => Ok(whole),

@@ -32,7 +32,7 @@ use llama_like::{LLAMA, LlamaLike, llama_like};
 enum FirstLayerSource {
     /// Differs from Llama by constants and an adjustment.
     Like(LlamaLike),
-    Own(fn(&Fields<'_>, Option<f64>) -> FirstLayerConfig),
+    Own(fn(&Fields<'_>) -> FirstLayerConfig),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -126,11 +126,7 @@ pub(crate) enum ModelScope {
 }
 
 /// Returns the first layer that `config` describes, or `None` with the problem noted.
-pub(crate) fn first_layer(
-    config: &Fields<'_>,
-    rope_theta: Option<f64>,
-    scope: ModelScope,
-) -> Option<FirstLayerConfig> {
+pub(crate) fn first_layer(config: &Fields<'_>, scope: ModelScope) -> Option<FirstLayerConfig> {
     let Some(model_type) = config.optional_text("model_type") else {
         if config.value("model_type").is_none() {
             let problem = ModelProblem::settings("config.json has no `model_type`");
@@ -143,12 +139,12 @@ pub(crate) fn first_layer(
         let text = nested.as_ref().unwrap_or(config);
         let text_type =
             nested.as_ref().and_then(|text| text.optional_text("model_type")).unwrap_or(text_type);
-        let mut first = first_layer_for_type(text, text_type, rope_theta, scope)?;
+        let mut first = first_layer_for_type(text, text_type, scope)?;
         first.tensors.prefixes =
             &["language_model.model.", "model.language_model.", "language_model.", "model.", ""];
         return Some(first);
     }
-    first_layer_for_type(config, model_type, rope_theta, scope)
+    first_layer_for_type(config, model_type, scope)
 }
 
 /// Returns the other layers and the head that `config` describes, or `None` with the problem noted.
@@ -177,7 +173,6 @@ fn is_wrapper(config: &Fields<'_>) -> bool {
 fn first_layer_for_type(
     config: &Fields<'_>,
     model_type: &str,
-    rope_theta: Option<f64>,
     scope: ModelScope,
 ) -> Option<FirstLayerConfig> {
     let family = FAMILIES.iter().find(|(name, ..)| *name == model_type);
@@ -188,8 +183,8 @@ fn first_layer_for_type(
         return None;
     };
     let mut first = match family {
-        Like(family) => llama_like(config, family, rope_theta),
-        Own(family) => family(config, rope_theta),
+        Like(family) => llama_like(config, family),
+        Own(family) => family(config),
     };
     if config.is_clean() {
         note_contradictions(config, &first);

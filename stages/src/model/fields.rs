@@ -14,6 +14,8 @@ pub(crate) struct Fields<'a> {
     /// Name for messages: `config.json`, or the path of the object in it.
     pub(crate) location: String,
     problems: &'a RefCell<Vec<ModelProblem>>,
+    /// Base frequency of the rotary embedding that replaces the checkpoint's.
+    pub(crate) rope_theta: Option<f64>,
 }
 
 impl<'a> Fields<'a> {
@@ -23,7 +25,11 @@ impl<'a> Fields<'a> {
         location: &str,
         problems: &'a RefCell<Vec<ModelProblem>>,
     ) -> Self {
-        Self { map, location: location.to_owned(), problems }
+        Self { map, location: location.to_owned(), problems, rope_theta: None }
+    }
+
+    pub(crate) fn with_rope_theta(self, rope_theta: Option<f64>) -> Self {
+        Self { rope_theta, ..self }
     }
 
     pub(crate) fn note(&self, problem: ModelProblem) {
@@ -170,7 +176,8 @@ impl<'a> Fields<'a> {
 
     pub(crate) fn optional_object(&self, name: &str) -> Option<Fields<'a>> {
         let map = self.optional(name, "an object", Value::as_object)?;
-        Some(Fields::new(map, &format!("`{name}` of {}", self.location), self.problems))
+        let fields = Fields::new(map, &format!("`{name}` of {}", self.location), self.problems);
+        Some(fields.with_rope_theta(self.rope_theta))
     }
 }
 

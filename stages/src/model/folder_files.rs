@@ -4,6 +4,8 @@ use std::fs;
 use std::io::Read;
 use std::path::Path;
 
+use serde_json::{Map, Value};
+
 use super::problem::ModelProblem;
 use crate::contract::open_regular;
 
@@ -41,6 +43,17 @@ pub(crate) fn is_gguf_file(path: &Path) -> bool {
 pub(crate) fn is_pickled(name: &str) -> bool {
     let extension = Path::new(name).extension().and_then(|extension| extension.to_str());
     matches!(extension, Some("bin" | "pt" | "pth" | "ckpt")) || name.ends_with(".bin.index.json")
+}
+
+/// Reads the `tokenizer_config.json` of a folder; empty if it is missing or invalid.
+pub(crate) fn tokenizer_config(folder: &Path) -> Map<String, Value> {
+    let bytes = read_small_file(&folder.join("tokenizer_config.json"), MAX_CONFIG_BYTES);
+    bytes.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
+}
+
+/// Returns the text of a token in it: a string, or an object with its settings.
+pub(crate) fn token_text(token: &Value) -> Option<&str> {
+    token.as_str().or_else(|| token.get("content")?.as_str())
 }
 
 /// Reads a whole file of at most `max` bytes.

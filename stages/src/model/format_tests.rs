@@ -20,7 +20,7 @@ fn read(model: &ModelFolder, name: &str, max_rows: u64) -> Vec<f32> {
     let parts = model.parts.iter().filter(|part| name.ends_with(&part.needed.name));
     let mut numbers = Vec::new();
     for part in parts {
-        let mut reader = TensorReader::new(&model.shards, part).unwrap();
+        let mut reader = TensorReader::new(part).unwrap();
         numbers.extend(reader.chunks(max_rows).flat_map(Result::unwrap));
         assert_eq!(reader.finish().1, part.bytes(), "{name}: bytes read differ from the estimate");
     }

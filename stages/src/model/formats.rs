@@ -19,7 +19,7 @@ mod scaled;
 
 pub(crate) use architecture::Architecture;
 pub(crate) use blocks::BlockType;
-pub(crate) use finder::{Finder, FoundTensors, StoredMatrix};
+pub(crate) use finder::Finder;
 pub(crate) use format::StorageFormat;
 pub(crate) use method::{Method, read as method};
 pub(crate) use numbers::floats;

@@ -54,7 +54,7 @@ pub(crate) struct GgufMetadata(BTreeMap<String, GgufValue>);
 #[derive(Clone, Debug, PartialEq)]
 enum GgufValue {
     Whole(u64),
-    Negative(i64),
+    /// Negative, or not whole.
     Float(f64),
     Flag(bool),
     Text(String),
@@ -76,7 +76,6 @@ impl GgufValue {
         match self {
             Self::Float(number) => Some(*number),
             Self::Whole(number) => Some(*number as f64),
-            Self::Negative(number) => Some(*number as f64),
             _ => None,
         }
     }
@@ -413,7 +412,7 @@ fn width(kind: u32) -> Option<u64> {
 }
 
 fn signed(number: i64) -> GgufValue {
-    u64::try_from(number).map_or(GgufValue::Negative(number), GgufValue::Whole)
+    u64::try_from(number).map_or(GgufValue::Float(number as f64), GgufValue::Whole)
 }
 
 /// Returns the shortest decimal number that rounds to this single-precision number.

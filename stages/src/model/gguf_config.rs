@@ -6,36 +6,36 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::formats::Architecture;
-use super::gguf::GgufMetadata;
 use super::model_files::is_part_of;
 use super::problem::ModelProblem;
 use super::shard::WeightShard;
-use super::spec::{AttentionSpec, Norm};
+use super::spec::AttentionSpec;
 
 const MAX_FREQUENCIES: u64 = 1 << 12;
 
 /// Returns the architecture that the file states.
 pub(crate) fn architecture(shard: &WeightShard) -> Result<&'static Architecture, ModelProblem> {
-    let whole = |key| shard.metadata.as_ref().and_then(|metadata| metadata.whole(key));
-    let count = whole("split.count").unwrap_or(1);
+    let metadata = &shard.metadata;
+    let count = metadata.whole("split.count").unwrap_or(1);
     if count > 1 && !is_part_of(&shard.name, count) {
-        let part = whole("split.no").map_or(String::new(), |part| format!(" number {}", part + 1));
+        let part = metadata
+            .whole("split.no")
+            .map_or(String::new(), |part| format!(" number {}", part + 1));
         let message =
             format!("`{}` is part{part} of a model in {count} files", shard.path.display());
         return Err(ModelProblem::checkpoint(message).with_hint(format!(
             "put all parts in one folder, named `NAME-00001-of-{count:05}.gguf` and so on"
         )));
     }
-    let text = |key| shard.metadata.as_ref().and_then(|metadata| metadata.text(key));
-    if let Some(kind) = text("general.type").filter(|kind| *kind != "model") {
+    if let Some(kind) = metadata.text("general.type").filter(|kind| *kind != "model") {
         let message = format!("`{}` has the `general.type` `{kind}`", shard.path.display());
         return Err(ModelProblem::settings(message)
             .with_hint("set `model` to a GGUF file of a whole model"));
     }
-    match text("general.architecture") {
+    match metadata.text("general.architecture") {
         Some(name) => {
             let causal = format!("{name}.attention.causal");
-            if shard.metadata.as_ref().is_some_and(|metadata| metadata.is_false_or_zero(&causal)) {
+            if metadata.is_false_or_zero(&causal) {
                 let message = format!(
                     "`{}` states that attention is not causal (`{causal}`)",
                     shard.path.display()
@@ -72,9 +72,9 @@ pub(crate) fn config(
             architecture.name
         )));
     }
-    let metadata = shard.metadata.as_ref().expect("an architecture was found in it");
+    let metadata = &shard.metadata;
     let key = |name: &str| format!("{}.{name}", architecture.name);
-    refuse_wrong_types(shard, metadata, &key)?;
+    refuse_wrong_types(shard, &key)?;
     let mut config = Map::new();
     config.insert("model_type".to_owned(), json!(architecture.model_types[0]));
     for (name, field, _) in NUMBERS {
@@ -120,7 +120,7 @@ pub(crate) fn config(
             "has a sliding window of {window} tokens, but does not state which layers slide"
         )));
     }
-    if let Some(scaling) = scaling(shard, metadata, &key, &requires_config)? {
+    if let Some(scaling) = scaling(shard, &key, &requires_config)? {
         config.insert("rope_scaling".to_owned(), scaling);
     }
     let prefix = key("");
@@ -144,9 +144,9 @@ pub(crate) fn config(
 /// Refuses entries of another type than that with which they are read: they would count as absent.
 fn refuse_wrong_types(
     shard: &WeightShard,
-    metadata: &GgufMetadata,
     key: &impl Fn(&str) -> String,
 ) -> Result<(), ModelProblem> {
+    let metadata = &shard.metadata;
     let mut numbers = NUMBERS.iter().map(|(name, ..)| *name).chain(SCALING_NUMBERS).map(key);
     let number = numbers.find(|key| metadata.is_no_number(key));
     let text = Some(key(SCALING_KIND)).filter(|key| metadata.is_no_text(key));
@@ -177,10 +177,7 @@ const NUMBERS: [HeaderNumber; 11] = [
     ("feed_forward_length", Some("intermediate_size"), |_| None),
     ("rope.dimension_count", None, |spec| Some(spec.rope.as_ref()?.rotary_dims as f64)),
     ("vocab_size", None, |spec| Some(spec.vocabulary_size as f64)),
-    (EPSILON, None, |spec| match spec.norm {
-        Norm::Rms { eps, .. } | Norm::Layer { eps, .. } => Some(eps),
-        Norm::None => None,
-    }),
+    (EPSILON, None, |spec| spec.norm.eps()),
     (THETA, None, |spec| Some(spec.rope.as_ref()?.theta)),
 ];
 
@@ -217,7 +214,7 @@ pub(crate) struct StatedNumber {
 
 /// Returns the numbers of a file that also describe a first layer.
 pub(crate) fn stated(shard: &WeightShard, architecture: &Architecture) -> Vec<StatedNumber> {
-    let Some(metadata) = shard.metadata.as_ref() else { return Vec::new() };
+    let metadata = &shard.metadata;
     let tokens = metadata.list_length(TOKENS).map(|tokens| StatedNumber {
         key: TOKENS.to_owned(),
         value: tokens as f64,
@@ -271,10 +268,10 @@ impl StatedNumber {
 /// Returns the rope scaling: frequency factors that the file stores as a tensor, or linear or `YaRN` from its metadata.
 fn scaling(
     shard: &WeightShard,
-    metadata: &GgufMetadata,
     key: &impl Fn(&str) -> String,
     requires_config: &impl Fn(&str) -> ModelProblem,
 ) -> Result<Option<Value>, ModelProblem> {
+    let metadata = &shard.metadata;
     let number = |name: &str| metadata.number(&key(&format!("rope.scaling.{name}")));
     // Defaults of llama.cpp, which also takes a factor of 0 for none.
     let kind = metadata.text(&key(SCALING_KIND)).unwrap_or("linear");

@@ -48,18 +48,14 @@ impl ModelProblem {
         Self { kind: ProblemKind::Machine, message: message.into(), hint: None }
     }
 
-    /// Creates the problem of a file with the content of another type than `expected`, such as a Git LFS pointer; `None` if its
-    /// first bytes belong to no other known type.
-    pub(crate) fn wrong_type(file: &str, expected: &str, start: &[u8]) -> Option<Self> {
-        let found = Signature::detect(start).filter(|found| found.name != expected)?;
-        let message = format!("`{file}` is {}, not {expected}", found.name);
-        Some(Self::checkpoint(message).with_hint(found.remedy))
-    }
-
-    /// Like [`Self::wrong_type`], or a file of the expected type with an invalid content.
+    /// Creates the problem of a file with an invalid content, or by its first bytes with the content of another type than
+    /// `expected`, such as a Git LFS pointer.
     pub(crate) fn invalid(file: &str, expected: &str, start: &[u8], what: &str) -> Self {
-        Self::wrong_type(file, expected, start)
-            .unwrap_or_else(|| Self::checkpoint(format!("`{file}` is not {what}")))
+        match Signature::detect(start).filter(|found| found.name != expected) {
+            None => Self::checkpoint(format!("`{file}` is not {what}")),
+            Some(found) => Self::checkpoint(format!("`{file}` is {}, not {expected}", found.name))
+                .with_hint(found.remedy),
+        }
     }
 
     #[must_use]
@@ -95,10 +91,9 @@ impl ModelProblem {
     }
 }
 
-/// Lists the first six names of a message, and the number of the others.
-pub(crate) fn listed<T: AsRef<str>>(names: &[T]) -> String {
-    const MAX_LISTED: usize = 6;
-    let shown: Vec<&str> = names.iter().take(MAX_LISTED).map(T::as_ref).collect();
+/// Lists the first `max` names of a message, and the number of the others.
+pub(crate) fn listed<T: AsRef<str>>(names: &[T], max: usize) -> String {
+    let shown: Vec<&str> = names.iter().take(max).map(T::as_ref).collect();
     match names.len() - shown.len() {
         0 => format!("`{}`", shown.join("`, `")),
         more => format!("`{}` and {more} more", shown.join("`, `")),

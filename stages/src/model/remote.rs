@@ -74,7 +74,7 @@ pub fn slice(
     locate(config, &method, &mut tensors)?;
     let mut by_file: BTreeMap<&str, Vec<&StoredTensor>> = BTreeMap::new();
     for stored in tensors.found() {
-        by_file.entry(&stored.file).or_default().push(stored);
+        by_file.entry(&stored.shard.name).or_default().push(stored);
     }
     Ok(SlicePlan {
         files: by_file.into_iter().map(|(source, stored)| sliced_file(source, stored)).collect(),

@@ -53,17 +53,16 @@ pub(crate) fn rotary_dims(config: &Fields<'_>, head_dim: u64, default: f64) -> u
     dims.clamp(1, head_dim.max(1))
 }
 
-/// Reads the rotary embedding. If `theta` is given, it replaces the checkpoint's base; the scaling is unchanged.
-pub(crate) fn read(config: &Fields<'_>, defaults: &RopeDefaults, theta: Option<f64>) -> RopeSpec {
+/// Reads the rotary embedding. [`Fields::rope_theta`] replaces the checkpoint's base; the scaling is unchanged.
+pub(crate) fn read(config: &Fields<'_>, defaults: &RopeDefaults) -> RopeSpec {
     let types = config.optional_texts("layer_types");
-    read_for_layer_type(config, defaults, theta, types.and_then(|types| types.first().copied()))
+    read_for_layer_type(config, defaults, types.and_then(|types| types.first().copied()))
 }
 
 /// Reads the rotary embedding of one layer type, for a config.json with one object per type.
 pub(crate) fn read_for_layer_type(
     config: &Fields<'_>,
     defaults: &RopeDefaults,
-    theta: Option<f64>,
     layer_type: Option<&str>,
 ) -> RopeSpec {
     let nested = nested(config, layer_type);
@@ -78,7 +77,7 @@ pub(crate) fn read_for_layer_type(
     RopeSpec {
         pairing: defaults.pairing,
         rotary_dims: defaults.rotary_dims,
-        theta: theta.unwrap_or(written) * base_factor,
+        theta: config.rope_theta.unwrap_or(written) * base_factor,
         scaling: nested.map_or(RopeScaling::Default, |rope| scaling(config, &rope, defaults)),
     }
 }
@@ -213,6 +212,7 @@ mod tests {
     fn parsed(config: &Value, theta: Option<f64>) -> (RopeSpec, Vec<String>) {
         let problems = RefCell::new(Vec::new());
         let fields = Fields::new(config.as_object().unwrap(), "config.json", &problems);
+        let fields = fields.with_rope_theta(theta);
         let defaults = RopeDefaults {
             pairing: RopeStyle::Half,
             theta: 1e4,
@@ -221,7 +221,7 @@ mod tests {
             original_positions: None,
             alpha: false,
         };
-        let spec = read(&fields, &defaults, theta);
+        let spec = read(&fields, &defaults);
         drop(fields);
         (spec, problems.into_inner().iter().map(ToString::to_string).collect())
     }

@@ -37,7 +37,8 @@ pub(crate) struct WeightShard {
     pub(crate) stamp: FileStamp,
     pub(crate) header_digest: String,
     pub(crate) tensors: BTreeMap<String, TensorEntry>,
-    pub(crate) metadata: Option<gguf::GgufMetadata>,
+    /// Empty for safetensors.
+    pub(crate) metadata: gguf::GgufMetadata,
 }
 
 impl WeightShard {
@@ -62,7 +63,7 @@ impl WeightShard {
         let stamp = FileStamp::from_file(&file).map_err(unread)?;
         let (tensors, metadata, header_digest) = if is_gguf {
             let header = gguf::read(&file, stamp.bytes(), None).map_err(damaged)?;
-            (header.tensors, Some(header.metadata), hex(&header.digest))
+            (header.tensors, header.metadata, hex(&header.digest))
         } else {
             let read = |at, length| {
                 let mut buffer = vec![0; length as usize];
@@ -70,7 +71,8 @@ impl WeightShard {
                 read.map_err(|error| ModelProblem::reading(&path, &error)).map(|()| buffer)
             };
             let header = header_bytes(read, stamp.bytes(), &damaged)?;
-            (tiling(&header, stamp.bytes(), &damaged)?, None, sha256(&header))
+            let tensors = tiling(&header, stamp.bytes(), &damaged)?;
+            (tensors, gguf::GgufMetadata::default(), sha256(&header))
         };
         Ok(Self { path, name: name.to_owned(), stamp, header_digest, tensors, metadata })
     }
@@ -90,7 +92,7 @@ impl WeightShard {
             stamp: FileStamp::for_immutable(bytes),
             header_digest: sha256(&header),
             tensors: tiling(&header, bytes, &damaged)?,
-            metadata: None,
+            metadata: gguf::GgufMetadata::default(),
         })
     }
 

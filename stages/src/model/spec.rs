@@ -82,20 +82,13 @@ pub(crate) enum RowContent {
 }
 
 impl AttentionSpec {
-    /// Creates a specification in which every optional field has its neutral value, without the model type.
-    pub(crate) fn plain(sizes: &Sizes, norm: Norm) -> Self {
+    /// Completes a specification that has only sizes: every optional field has its neutral value. Without the model type.
+    pub(crate) fn plain(sizes: &Self, norm: Norm) -> Self {
         Self {
-            layers: sizes.layers,
-            hidden_size: sizes.hidden_size,
-            query_heads: sizes.query_heads,
-            key_heads: sizes.key_heads,
-            head_dim: sizes.head_dim,
-            vocabulary_size: sizes.vocabulary_size,
             norm,
             scale: 1.0 / (sizes.head_dim as f64).sqrt(),
-            max_positions: sizes.max_positions,
             first_full_attention_layer: Some(0),
-            ..Self::default()
+            ..sizes.clone()
         }
     }
 
@@ -291,41 +284,30 @@ impl AttentionSpec {
     }
 }
 
-#[derive(Clone, Debug)]
-pub(crate) struct Sizes {
-    pub(crate) layers: u64,
-    pub(crate) hidden_size: u64,
-    pub(crate) query_heads: u64,
-    pub(crate) key_heads: u64,
-    pub(crate) head_dim: u64,
-    pub(crate) vocabulary_size: u64,
-    pub(crate) max_positions: Option<u64>,
-}
-
 #[cfg(test)]
 mod tests {
     use longsift_kernels::RopeStyle;
 
     use super::*;
 
-    const SIZES: Sizes = Sizes {
-        layers: 2,
-        hidden_size: 64,
-        query_heads: 4,
-        key_heads: 2,
-        head_dim: 16,
-        vocabulary_size: 512,
-        max_positions: Some(1024),
-    };
-
     fn spec(window: Option<u64>, scaling: RopeScaling) -> AttentionSpec {
         let rope = RopeSpec { pairing: RopeStyle::Half, rotary_dims: 16, theta: 1e4, scaling };
+        let sizes = AttentionSpec {
+            layers: 2,
+            hidden_size: 64,
+            query_heads: 4,
+            key_heads: 2,
+            head_dim: 16,
+            vocabulary_size: 512,
+            max_positions: Some(1024),
+            ..AttentionSpec::default()
+        };
         AttentionSpec {
             window,
             rope: Some(rope),
             first_full_attention_layer: None,
             model_type: "llama".to_owned(),
-            ..AttentionSpec::plain(&SIZES, Norm::Rms { eps: 1e-6, offset: 0.0 })
+            ..AttentionSpec::plain(&sizes, Norm::Rms { eps: 1e-6, offset: 0.0 })
         }
     }
 

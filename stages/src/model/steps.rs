@@ -128,6 +128,20 @@ impl Norm {
     pub(crate) fn layer(eps: f64) -> Self {
         Self::Layer { eps, offset: 0.0 }
     }
+
+    pub(crate) fn eps(&self) -> Option<f64> {
+        match *self {
+            Self::Rms { eps, .. } | Self::Layer { eps, .. } => Some(eps),
+            Self::None => None,
+        }
+    }
+
+    pub(crate) fn offset(&self) -> f64 {
+        match *self {
+            Self::Rms { offset, .. } | Self::Layer { offset, .. } => offset,
+            Self::None => 0.0,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! Stored tensors of a model folder, found by name; headers are read on demand.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use safetensors::Dtype;
 
@@ -14,7 +15,8 @@ use super::shard::{RemoteWeights, WeightShard};
 #[derive(Clone, Debug)]
 pub(crate) struct StoredTensor {
     pub(crate) name: String,
-    pub(crate) file: String,
+    /// File that holds it.
+    pub(crate) shard: Arc<WeightShard>,
     pub(crate) entry: TensorEntry,
 }
 
@@ -41,7 +43,10 @@ impl WeightSource {
         }
     }
 
-    fn read(&self, shard: &WeightShard, entry: &TensorEntry) -> Result<Vec<u8>, ModelProblem> {
+    fn read(
+        &self,
+        StoredTensor { shard, entry, .. }: &StoredTensor,
+    ) -> Result<Vec<u8>, ModelProblem> {
         match self {
             Self::Folder(_) => {
                 let mut bytes = vec![0; entry.byte_length() as usize];
@@ -59,7 +64,7 @@ pub(crate) struct StoredTensors {
     pub(crate) checkpoint_bytes: u64,
     pub(crate) files_by_tensor: BTreeMap<String, String>,
     /// `None` for a file whose header could not be read.
-    shards: BTreeMap<String, Option<WeightShard>>,
+    shards: BTreeMap<String, Option<Arc<WeightShard>>>,
     /// Requested tensors that were found, by name.
     found: BTreeMap<String, StoredTensor>,
     /// Problems of the files that were opened.
@@ -73,7 +78,7 @@ impl StoredTensors {
             files,
             checkpoint_bytes: catalogue.checkpoint_bytes,
             files_by_tensor: catalogue.files_by_tensor,
-            shards: opened.map(|shard| (shard.name.clone(), Some(shard))).collect(),
+            shards: opened.map(|shard| (shard.name.clone(), Some(Arc::new(shard)))).collect(),
             found: BTreeMap::new(),
             problems: Vec::new(),
         }
@@ -89,7 +94,7 @@ impl StoredTensors {
         let file = self.files_by_tensor.get(name)?.clone();
         let shard = self.shard(&file)?;
         if let Some(entry) = shard.tensors.get(name) {
-            let stored = StoredTensor { name: name.to_owned(), entry: entry.clone(), file };
+            let stored = StoredTensor { name: name.to_owned(), entry: entry.clone(), shard };
             self.found.insert(name.to_owned(), stored.clone());
             return Some(stored);
         }
@@ -101,32 +106,20 @@ impl StoredTensors {
 
     /// Reads all bytes of a small tensor that is needed to check a format; `None` with the problem noted.
     pub(crate) fn read(&mut self, stored: &StoredTensor) -> Option<Vec<u8>> {
-        self.shard(&stored.file)?;
-        let shard = self.shards[&stored.file].as_ref()?;
-        match self.files.read(shard, &stored.entry) {
-            Ok(bytes) => Some(bytes),
-            Err(problem) => {
-                self.problems.push(problem);
-                None
-            }
-        }
+        let read = self.files.read(stored);
+        read.map_err(|problem| self.problems.push(problem)).ok()
     }
 
-    fn shard(&mut self, file: &str) -> Option<&WeightShard> {
+    fn shard(&mut self, file: &str) -> Option<Arc<WeightShard>> {
         if !self.shards.contains_key(file) {
             let opened = self.files.open(file);
             let opened = opened.map_err(|problem| self.problems.push(problem)).ok();
-            self.shards.insert(file.to_owned(), opened);
+            self.shards.insert(file.to_owned(), opened.map(Arc::new));
         }
-        self.shards[file].as_ref()
+        self.shards[file].clone()
     }
 
     pub(crate) fn found(&self) -> impl Iterator<Item = &StoredTensor> {
         self.found.values()
-    }
-
-    pub(crate) fn into_shards(self, files: &BTreeSet<String>) -> Vec<WeightShard> {
-        let shards = self.shards.into_iter().filter(|(name, _)| files.contains(name));
-        shards.filter_map(|(_, shard)| shard).collect()
     }
 }

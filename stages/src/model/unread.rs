@@ -123,7 +123,7 @@ pub(crate) fn check(
     }
     let message = format!(
         "the checkpoint has {}, which a `{}` model with this config.json does not use: scores would ignore it",
-        listed(&unread),
+        listed(&unread, 6),
         config.spec().model_type
     );
     Some(ModelProblem::checkpoint(message).with_hint(

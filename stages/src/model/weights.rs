@@ -4,11 +4,10 @@ use std::ops::Range;
 
 use sha2::{Digest, Sha256};
 
-use super::checkpoint::{LocatedTensor, ModelFolder};
+use super::checkpoint::LocatedTensor;
 use super::entry::TensorEntry;
 use super::problem::ModelProblem;
-use super::shard::{ShardReader, WeightShard};
-use super::stored::StoredTensor;
+use super::shard::ShardReader;
 use super::tensors::{Roles, TensorRole};
 use crate::contract::hex;
 
@@ -48,24 +47,19 @@ impl TensorSource<'_> {
 
 impl<'a> TensorReader<'a> {
     /// Opens the files and reads the parts that stay in memory.
-    pub(crate) fn new(
-        shards: &'a [WeightShard],
-        part: &'a LocatedTensor,
-    ) -> Result<Self, ModelProblem> {
-        Self::for_rows(shards, part, &part.needed.rows)
+    pub(crate) fn new(part: &'a LocatedTensor) -> Result<Self, ModelProblem> {
+        Self::for_rows(part, &part.needed.rows)
     }
 
     /// Like `new`, for some rows in the given order.
     pub(crate) fn for_rows(
-        shards: &'a [WeightShard],
         part: &'a LocatedTensor,
         rows: &[Range<u64>],
     ) -> Result<Self, ModelProblem> {
-        let source = |(stored, shard): (&'a StoredTensor, &usize)| {
-            let reader = shards[*shard].reader()?;
+        let sources = part.stored.iter().map(|stored| {
+            let reader = stored.shard.reader()?;
             Ok(TensorSource { entry: &stored.entry, reader, hash: Sha256::new() })
-        };
-        let sources = part.stored.iter().zip(&part.shards).map(source);
+        });
         let mut sources = sources.collect::<Result<Vec<_>, ModelProblem>>()?;
         let rows: Vec<_> = rows.iter().rev().cloned().collect();
         let mut bytes = vec![Vec::new(); sources.len()];
@@ -190,18 +184,12 @@ pub(crate) struct LayerWeights {
 }
 
 impl LayerWeights {
-    pub(crate) fn read(model: &ModelFolder) -> Result<Self, ModelProblem> {
-        let parts = model.parts.iter().filter(|part| part.needed.role != TensorRole::Embedding);
-        Self::read_tensors(&model.shards, parts)
-    }
-
-    pub(crate) fn read_tensors<'a>(
-        shards: &'a [WeightShard],
+    pub(crate) fn read<'a>(
         parts: impl IntoIterator<Item = &'a LocatedTensor>,
     ) -> Result<Self, ModelProblem> {
         let mut weights = Self { arrays: Vec::new(), digests: Vec::new(), bytes_read: 0 };
         for part in parts {
-            let mut reader = TensorReader::new(shards, part)?;
+            let mut reader = TensorReader::new(part)?;
             let mut numbers = reader.rest()?;
             part.check_finite(&numbers, "score")?;
             if part.needed.columns.is_some() {
@@ -236,10 +224,14 @@ impl LayerWeights {
         other: Roles,
         inputs: usize,
     ) -> (Vec<f32>, Vec<f32>) {
-        let (mut weight, more) = (self.take(one.0), self.take(other.0));
-        let (bias, more_bias) = (self.take(one.1), self.take(other.1));
-        let bias = joined_bias(bias, more_bias, weight.len() / inputs, more.len() / inputs);
-        weight.extend(more);
+        let (mut weight, mut bias) = (self.take(one.0), self.take(one.1));
+        let more_bias = self.take(other.1);
+        // If only one of them has a bias, that of the other is 0.
+        let has_bias = !bias.is_empty() || !more_bias.is_empty();
+        bias.resize(if has_bias { weight.len() / inputs } else { 0 }, 0.0);
+        bias.extend(more_bias);
+        weight.extend(self.take(other.0));
+        bias.resize(if has_bias { weight.len() / inputs } else { 0 }, 0.0);
         (weight, bias)
     }
 }
@@ -249,21 +241,6 @@ fn transposed(numbers: &[f32], columns: usize) -> Vec<f32> {
     let rows = numbers.len() / columns.max(1);
     let column = |column: usize| (0..rows).map(move |row| numbers[row * columns + column]);
     (0..columns).flat_map(column).collect()
-}
-
-fn joined_bias(
-    mut query: Vec<f32>,
-    mut key: Vec<f32>,
-    query_rows: usize,
-    key_rows: usize,
-) -> Vec<f32> {
-    if query.is_empty() && key.is_empty() {
-        return query;
-    }
-    query.resize(query_rows, 0.0);
-    key.resize(key_rows, 0.0);
-    query.extend(key);
-    query
 }
 
 #[cfg(test)]
@@ -289,8 +266,15 @@ mod tests {
 
     #[test]
     fn a_single_bias_is_padded_with_zeros() {
-        assert_eq!(joined_bias(vec![1.0, 2.0], vec![], 2, 1), [1.0, 2.0, 0.0]);
-        assert_eq!(joined_bias(vec![], vec![3.0], 2, 1), [0.0, 0.0, 3.0]);
-        assert!(joined_bias(vec![], vec![], 2, 1).is_empty());
+        let joined = |biases: &[(TensorRole, Vec<f32>)]| {
+            let weights =
+                [(TensorRole::QueryWeight, vec![0.0; 6]), (TensorRole::KeyWeight, vec![0.0; 3])];
+            let arrays = [&weights[..], biases].concat();
+            let mut weights = LayerWeights { arrays, digests: Vec::new(), bytes_read: 0 };
+            weights.joined(TensorRole::QUERY, TensorRole::KEY, 3).1
+        };
+        assert_eq!(joined(&[(TensorRole::QueryBias, vec![1.0, 2.0])]), [1.0, 2.0, 0.0]);
+        assert_eq!(joined(&[(TensorRole::KeyBias, vec![3.0])]), [0.0, 0.0, 3.0]);
+        assert!(joined(&[]).is_empty());
     }
 }

@@ -26,4 +26,4 @@ pub use forward::{FORWARD_VERSION, ForwardOutput};
 pub use located::{BackendName, WholeModel};
 pub use memory::ForwardMemory;
 pub use operations::ForwardOperations;
-pub use sequences::{ShortWindow, short_stride, short_windows};
+pub use sequences::{ShortWindow, short_windows};

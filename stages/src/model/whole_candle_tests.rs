@@ -25,7 +25,7 @@ fn everything() -> ForwardRequest {
 }
 
 fn measured(model: &WholeModel, windows: &[&[u32]]) -> Vec<ForwardStatistics> {
-    model.measure(&everything(), windows, &|| true).unwrap().unwrap()
+    model.measure(0, &everything(), windows, &|| true).unwrap().unwrap()
 }
 
 fn near(what: &str, got: &[f64], want: &[f64], relative: f64) {
@@ -85,7 +85,7 @@ fn shared_cases_match_the_models_own_code() {
         let short = case["short_context"].as_u64().unwrap() as u32;
         let mut request = request_for(true, short, &layers);
         request.attention.as_mut().unwrap().sink_tokens = 0;
-        let got = model.measure(&request, &[&ids], &|| true).unwrap().unwrap().remove(0);
+        let got = model.measure(0, &request, &[&ids], &|| true).unwrap().unwrap().remove(0);
         let tolerance = |name: &str| tolerances[name].as_f64().unwrap();
         let within = |what: &str, got: &[f64], want: Vec<f64>, absolute: f64, relative: f64| {
             assert_eq!(got.len(), want.len(), "{name}: {what}");
@@ -163,7 +163,7 @@ fn a_stopped_pass_returns_none() {
         let should_continue =
             || asks.fetch_add(1, std::sync::atomic::Ordering::Relaxed) < stops_after;
         let windows: [&[u32]; 1] = [&ids(200)];
-        let output = model.measure(&everything(), &windows, &should_continue).unwrap();
+        let output = model.measure(0, &everything(), &windows, &should_continue).unwrap();
         assert_eq!(output, None, "{stops_after}");
     }
 }

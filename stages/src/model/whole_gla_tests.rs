@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::conformance_tests::shared;
 use super::folder_tests::{Tiny, digest_of};
 use super::{FORWARD_VERSION, ModelProblem, WholeModel};
-use crate::contract::{ForwardRequest, LossRequest};
+use crate::contract::ForwardRequest;
 
 /// Computes `x·Wᵀ` in float64. `x`: `[rows, inputs]`, `weights`: `[outputs, inputs]`.
 fn reference_product(x: &[f64], weights: &[f32], inputs: usize) -> Vec<f64> {
@@ -368,11 +368,15 @@ fn short_losses_start_from_the_zero_state() {
     for settings in settings() {
         let folder = written(&tiny(&settings));
         let model = WholeModel::open(folder.path()).unwrap();
-        let losses = Some(LossRequest { short_context: Some(32) });
-        let request =
-            ForwardRequest { model: None, losses, attention: None, strict_positions: false };
+        let request = ForwardRequest {
+            model: None,
+            losses: true,
+            short_context: Some(32),
+            attention: None,
+            strict_positions: false,
+        };
         let window = ids(100, 5, 12);
-        let got = model.measure(&request, &[&window], &|| true).unwrap().unwrap().remove(0);
+        let got = model.measure(0, &request, &[&window], &|| true).unwrap().unwrap().remove(0);
         assert_eq!((got.losses.len(), got.short_losses.len()), (99, 68));
         let separate = &model.forward(&[&window[16..48]]).unwrap()[0].losses[15..];
         let short = got.short_losses[..16].iter();

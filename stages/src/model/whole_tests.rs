@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::folder_tests::{Tiny, digest_of};
 use super::{FORWARD_VERSION, ForwardOutput, ModelProblem, ProblemKind, WholeModel, short_windows};
-use crate::contract::{FarDistance, ForwardRequest, ForwardStatistics, LayersRequest, LossRequest};
+use crate::contract::{FarDistance, ForwardRequest, ForwardStatistics, LayersRequest};
 
 /// Returns a tiny llama of three layers with a separate head.
 pub(super) fn whole() -> Tiny {
@@ -108,7 +108,7 @@ fn changed_bits_require_a_new_forward_version() {
     }
     let mut request = request_for(true, 40, &[0, 2]);
     request.attention.as_mut().unwrap().ladm = serde_json::from_str(r#"{"span_tokens": 2}"#).ok();
-    for output in model.measure(&request, &windows, &|| true).unwrap().unwrap() {
+    for output in model.measure(0, &request, &windows, &|| true).unwrap().unwrap() {
         numbers.extend(bits(&output.short_losses));
         for layer in output.layers {
             numbers.extend(bits(&layer.far_mass).into_iter().chain(bits(&layer.far_square)));
@@ -348,7 +348,8 @@ pub(super) fn request_for(losses: bool, short_context: u32, layers: &[u32]) -> F
     };
     ForwardRequest {
         model: None,
-        losses: losses.then_some(LossRequest { short_context }),
+        losses,
+        short_context: short_context.filter(|_| losses),
         attention: (!layers.is_empty()).then_some(attention),
         strict_positions: false,
     }
@@ -356,7 +357,7 @@ pub(super) fn request_for(losses: bool, short_context: u32, layers: &[u32]) -> F
 
 fn measured(folder: &Path, request: &ForwardRequest, windows: &[&[u32]]) -> Vec<ForwardStatistics> {
     let model = WholeModel::open(folder).unwrap();
-    model.measure(request, windows, &|| true).unwrap().unwrap()
+    model.measure(0, request, windows, &|| true).unwrap().unwrap()
 }
 
 #[test]
@@ -405,7 +406,7 @@ fn without_losses_higher_layers_are_not_read() {
     let folder = written(&tiny);
     let request = request_for(false, 0, &[0, 1]);
     let model = WholeModel::open_to(folder.path(), Some(request.depth(3))).unwrap();
-    let output = model.measure(&request, &[&ids(120)], &|| true).unwrap().unwrap();
+    let output = model.measure(0, &request, &[&ids(120)], &|| true).unwrap().unwrap();
     assert_eq!(output[0].layers, whole_model[0].layers);
     assert!(output[0].losses.is_empty());
 }
@@ -436,7 +437,7 @@ fn a_stopped_pass_returns_none() {
         let should_continue =
             || asks.fetch_add(1, std::sync::atomic::Ordering::Relaxed) < stops_after;
         let output =
-            model.measure(&request_for(true, 16, &[1]), &[&ids(200)], &should_continue).unwrap();
+            model.measure(0, &request_for(true, 16, &[1]), &[&ids(200)], &should_continue).unwrap();
         assert_eq!(output, None, "{stops_after}");
     }
 }

@@ -5,8 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ladm::Ladm;
 use crate::contract::{
-    BrokenRule, Decimal, FarDistance, ForwardRequest, LayersRequest, Location, LossRequest,
-    WindowSample, is_default,
+    BrokenRule, Decimal, FarDistance, ForwardRequest, LayersRequest, Location, Measure, is_default,
 };
 
 /// Default tokens of a short window: the shorter context that `LongFilter` and `LongPPL` were published with.
@@ -183,12 +182,6 @@ impl LanguageModel {
         (self.losses && tokens > 0).then_some(tokens)
     }
 
-    /// Returns the share of the windows to measure; `None` for all.
-    pub fn windows_sampled(&self) -> Option<WindowSample> {
-        let fraction = self.sample_fraction.filter(|fraction| fraction.0 < 1.0)?;
-        Some(WindowSample { fraction, seed: self.sample_seed.unwrap_or_default() })
-    }
-
     /// Returns the request to the whole model.
     pub fn request(&self) -> ForwardRequest {
         let mut layers: Vec<u32> =
@@ -201,10 +194,10 @@ impl LanguageModel {
             ladm: self.ladm.clone(),
             layers,
         };
-        let short_context = self.short_context();
         ForwardRequest {
             model: self.model.clone(),
-            losses: self.losses.then_some(LossRequest { short_context }),
+            losses: self.losses,
+            short_context: self.short_context(),
             attention: (!attention.layers.is_empty()).then_some(attention),
             strict_positions: self.strict_positions,
         }
@@ -255,7 +248,7 @@ impl LanguageModel {
             let message = format!("`{setting}` needs `attention_layers`, which is empty");
             refuse(setting, &message, "list layers in `attention_layers`, or remove it");
         }
-        if self.sample_seed.is_some() && self.windows_sampled().is_none() {
+        if self.sample_seed.is_some() && self.sample().is_none() {
             refuse(
                 "sample_seed",
                 "`sample_seed` has no effect: all windows are measured",

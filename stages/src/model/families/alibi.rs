@@ -34,7 +34,7 @@ const BLOOM_NAMES: SizeNames =
     SizeNames { hidden: &["n_embed", "hidden_size"], positions: &["seq_length"], ..GPT_NAMES };
 
 /// Bloom: one tensor of queries, keys and values, head by head; a layer norm over the embedding itself.
-pub(super) fn bloom(config: &Fields<'_>, _: Option<f64>) -> FirstLayerConfig {
+pub(super) fn bloom(config: &Fields<'_>) -> FirstLayerConfig {
     let sizes = sizes(config, &BLOOM_NAMES, &SizeDefaults::default());
     let eps = config.optional_positive("layer_norm_epsilon").unwrap_or(1e-5);
     let norm = Norm::layer(eps);
@@ -64,7 +64,7 @@ const MPT_NAMES: SizeNames = SizeNames {
 };
 
 /// MPT: one tensor of queries, keys and values, clipped if `clip_qkv` is set. No biases.
-pub(super) fn mpt(config: &Fields<'_>, _: Option<f64>) -> FirstLayerConfig {
+pub(super) fn mpt(config: &Fields<'_>) -> FirstLayerConfig {
     let defaults = SizeDefaults { positions: Some(2048), ..SizeDefaults::default() };
     let sizes = sizes(config, &MPT_NAMES, &defaults);
     let eps = config.optional_positive("layer_norm_epsilon").unwrap_or(1e-5);

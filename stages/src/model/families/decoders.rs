@@ -156,13 +156,8 @@ fn activation(config: &Fields<'_>, (key, default): (&str, &str)) -> Activation {
 
 /// Returns `lm_head`, or the embedding if `tie_word_embeddings` is set.
 pub(super) fn head(config: &Fields<'_>, tied: bool) -> Head {
-    head_named(config, tied, "lm_head")
-}
-
-/// Like [`head`], with another tensor name.
-pub(super) fn head_named(config: &Fields<'_>, tied: bool, name: &str) -> Head {
     let tied = config.flag("tie_word_embeddings", tied);
-    let weight = (!tied).then(|| format!("{name}.weight"));
+    let weight = (!tied).then(|| "lm_head.weight".to_owned());
     Head { weight, bias: None, projection: None, multiplier: 1.0, softcap: None }
 }
 

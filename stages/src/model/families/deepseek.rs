@@ -33,19 +33,19 @@ const V2: LatentLike = LatentLike {
 };
 
 /// V2 and V2-Lite, which has no low rank for queries.
-pub(super) fn v2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
-    latent_like(config, &V2, rope_theta)
+pub(super) fn v2(config: &Fields<'_>) -> FirstLayerConfig {
+    latent_like(config, &V2)
 }
 
 /// V3, R1 and Kimi K2.
-pub(super) fn v3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
+pub(super) fn v3(config: &Fields<'_>) -> FirstLayerConfig {
     let interleaved = config.flag("rope_interleave", true);
     let pairing = if interleaved { RopeStyle::Interleaved } else { RopeStyle::Half };
-    latent_like(config, &LatentLike { max_positions: 4096, pairing, ..V2 }, rope_theta)
+    latent_like(config, &LatentLike { max_positions: 4096, pairing, ..V2 })
 }
 
 /// `MiniCPM3`: rotating pairs half a head apart, a scaled embedding.
-pub(super) fn minicpm3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
+pub(super) fn minicpm3(config: &Fields<'_>) -> FirstLayerConfig {
     let family = LatentLike {
         max_positions: 32_768,
         eps: 1e-5,
@@ -54,14 +54,10 @@ pub(super) fn minicpm3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLay
         dims: (64, 32, None),
         multiplier: Some(("scale_emb", 12.0)),
     };
-    latent_like(config, &family, rope_theta)
+    latent_like(config, &family)
 }
 
-fn latent_like(
-    config: &Fields<'_>,
-    family: &LatentLike,
-    rope_theta: Option<f64>,
-) -> FirstLayerConfig {
+fn latent_like(config: &Fields<'_>, family: &LatentLike) -> FirstLayerConfig {
     let (own, rotary, value) = family.dims;
     let size = |name, default| config.optional_size(name, MAX_ENTRIES).unwrap_or(default);
     let own = size("qk_nope_head_dim", own);
@@ -81,7 +77,7 @@ fn latent_like(
     let eps = config.optional_positive("rms_norm_eps").unwrap_or(family.eps);
     let positions = sizes.max_positions.unwrap_or(family.max_positions);
     let rope = RopeDefaults::new(family.pairing, 1e4, rotary, positions);
-    let rope = rope_config::read(config, &rope, rope_theta);
+    let rope = rope_config::read(config, &rope);
     let plain = AttentionSpec::plain(&sizes, Norm::rms(eps));
     let mut spec = AttentionSpec {
         scale: plain.scale * mscale(config, &rope.scaling).powi(2),

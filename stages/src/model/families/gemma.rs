@@ -35,7 +35,7 @@ pub(super) const GEMMA2: LlamaLike = LlamaLike {
 
 /// Five layers of six slide, starting with the first, with a separate rotary base; each head has a norm. Published
 /// configurations omit default values.
-pub(super) fn gemma3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
+pub(super) fn gemma3(config: &Fields<'_>) -> FirstLayerConfig {
     let defaults = SizeDefaults {
         hidden: Some(2304),
         layers: Some(26),
@@ -44,7 +44,7 @@ pub(super) fn gemma3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer
         ..SizeDefaults::default()
     };
     let family = LlamaLike { key_heads: Some(4), rope_theta: 1e6, max_positions: 131_072, ..GEMMA };
-    let mut first = llama_like_with(config, &family, &defaults, rope_theta);
+    let mut first = llama_like_with(config, &family, &defaults);
     attention(&mut first, config, None);
     let eps = eps(&first.spec.norm);
     rms_head_norm(&mut first, eps, 1.0, NormScope::Head);
@@ -52,7 +52,7 @@ pub(super) fn gemma3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer
     let slides = |layer: u64| !(layer + 1).is_multiple_of(pattern);
     slide(&mut first, config, sliding_window(config, 4096), slides);
     if layer_zero_slides(config, slides(0)) {
-        first.spec.rope = Some(rope_for(config, &first, rope_theta, true));
+        first.spec.rope = Some(rope_for(config, &first, true));
     }
     first
 }
@@ -86,8 +86,7 @@ pub(super) fn gemma2_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> D
 
 /// Gemma 3: sliding layers have a separate rotary base.
 pub(super) fn gemma3_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
-    let (sliding, full) =
-        (rope_for(config, first, None, true), rope_for(config, first, None, false));
+    let (sliding, full) = (rope_for(config, first, true), rope_for(config, first, false));
     let of_layer = |layer| Some(if first.slides(layer) { sliding.clone() } else { full.clone() });
     let ropes = Some((0..first.spec.layers).map(of_layer).collect());
     Decoder { ropes, ..four_norms(config, first, None) }
@@ -124,21 +123,16 @@ fn four_norms(config: &Fields<'_>, first: &FirstLayerConfig, softcap: Option<f64
 }
 
 /// Returns the rotary embedding of the sliding layers, or of those with full attention (Gemma 3).
-fn rope_for(
-    config: &Fields<'_>,
-    first: &FirstLayerConfig,
-    rope_theta: Option<f64>,
-    slides: bool,
-) -> RopeSpec {
+fn rope_for(config: &Fields<'_>, first: &FirstLayerConfig, slides: bool) -> RopeSpec {
     let spec = &first.spec;
     let nested = config.optional_object("rope_parameters");
     if slides && !nested.is_some_and(|rope| rope.contains("sliding_attention")) {
-        let theta = rope_theta.or_else(|| config.optional_positive("rope_local_base_freq"));
+        let theta = config.rope_theta.or_else(|| config.optional_positive("rope_local_base_freq"));
         return plain_rope(RopeStyle::Half, spec.head_dim, theta.unwrap_or(1e4));
     }
     let theta = if slides { 1e4 } else { 1e6 };
     let positions = spec.max_positions.unwrap_or(131_072);
     let defaults = RopeDefaults::new(RopeStyle::Half, theta, spec.head_dim, positions);
     let layer_type = if slides { "sliding_attention" } else { "full_attention" };
-    read_for_layer_type(config, &defaults, rope_theta, Some(layer_type))
+    read_for_layer_type(config, &defaults, Some(layer_type))
 }

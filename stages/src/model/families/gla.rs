@@ -11,7 +11,7 @@ use super::sizes::{MAX_ENTRIES, MAX_HEADS, MAX_TOKENS, check_groups};
 use crate::model::decoder::{Activation, Decoder, Perceptron};
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
-use crate::model::spec::{AttentionSpec, GatedLinear, Norm, Sizes};
+use crate::model::spec::{AttentionSpec, GatedLinear, Norm};
 use crate::model::tensors::{Projection, TensorRole};
 
 const DECAY_RANK: u64 = 16;
@@ -31,20 +31,20 @@ const SOFTMAX_KEYS: [&str; 6] =
     ["layers", "num_heads", "num_kv_heads", "qkv_bias", "rope_theta", "window_size"];
 
 /// Defaults are those of flash-linear-attention's configuration class.
-pub(super) fn first_layer(config: &Fields<'_>, _rope_theta: Option<f64>) -> FirstLayerConfig {
+pub(super) fn first_layer(config: &Fields<'_>) -> FirstLayerConfig {
     refuse_variants(config);
     let hidden_size = config.optional_size("hidden_size", MAX_ENTRIES).unwrap_or(2048);
     let heads = config.optional_size("num_heads", MAX_HEADS).unwrap_or(4);
     let key_heads = config.optional_size("num_kv_heads", MAX_HEADS).unwrap_or(heads);
     check_groups(config, &config.location, heads, key_heads);
-    let sizes = Sizes {
+    let sizes = AttentionSpec {
         layers: config.optional_size("num_hidden_layers", MAX_ENTRIES).unwrap_or(24),
         hidden_size,
         query_heads: heads,
         key_heads,
         head_dim: head_width(config, ("expand_k", 0.5), hidden_size, heads),
         vocabulary_size: config.optional_size("vocab_size", MAX_TOKENS).unwrap_or(32_000),
-        max_positions: None,
+        ..AttentionSpec::default()
     };
     let relu = match config.optional_text("feature_map") {
         None => false,
@@ -71,7 +71,7 @@ pub(super) fn first_layer(config: &Fields<'_>, _rope_theta: Option<f64>) -> Firs
         ..AttentionSpec::plain(&sizes, norm.clone())
     };
     let softmax = softmax_layers(config, &sizes, &norm);
-    let mut first = with_projections(spec, (false, sizes.head_dim));
+    let mut first = with_projections(spec);
     need_tensors(config, &mut first);
     first.softmax = softmax;
     first
@@ -157,9 +157,9 @@ fn head_width(
 }
 
 /// The query and key projections of a layer.
-fn with_projections(spec: AttentionSpec, (bias, head_dim): (bool, u64)) -> FirstLayerConfig {
-    let (queries, keys) = (spec.query_heads * head_dim, spec.key_heads * head_dim);
-    let projections = Projection::separate(ATTENTION, bias, queries, keys);
+fn with_projections(spec: AttentionSpec) -> FirstLayerConfig {
+    let (queries, keys) = (spec.query_heads * spec.head_dim, spec.key_heads * spec.head_dim);
+    let projections = Projection::separate(ATTENTION, spec.bias, queries, keys);
     named(spec, PREFIXES, ("embeddings", "layers.0.attn_norm", false), projections)
 }
 
@@ -192,7 +192,7 @@ fn need_tensors(config: &Fields<'_>, first: &mut FirstLayerConfig) {
 }
 
 /// Reads the layers with softmax attention: `attn` is one group of them, or a list.
-fn softmax_layers(config: &Fields<'_>, sizes: &Sizes, norm: &Norm) -> Vec<SoftmaxLayers> {
+fn softmax_layers(config: &Fields<'_>, sizes: &AttentionSpec, norm: &Norm) -> Vec<SoftmaxLayers> {
     let mut groups: Vec<SoftmaxLayers> = Vec::new();
     for fields in config.objects("attn") {
         for key in fields.names().filter(|key| !SOFTMAX_KEYS.contains(&key.as_str())) {
@@ -223,7 +223,7 @@ fn softmax_layers(config: &Fields<'_>, sizes: &Sizes, norm: &Norm) -> Vec<Softma
 fn softmax_group(
     fields: &Fields<'_>,
     layers: Vec<u64>,
-    sizes: &Sizes,
+    sizes: &AttentionSpec,
     norm: &Norm,
 ) -> SoftmaxLayers {
     let hidden = sizes.hidden_size;
@@ -238,7 +238,7 @@ fn softmax_group(
         fields.contradict(message);
     }
     let head_dim = (hidden / query_heads).max(1);
-    let sizes = Sizes { query_heads, key_heads, head_dim, ..sizes.clone() };
+    let sizes = AttentionSpec { query_heads, key_heads, head_dim, ..sizes.clone() };
     let bias = fields.flag("qkv_bias", false);
     let theta = fields.optional_positive("rope_theta").unwrap_or(10_000.0);
     let spec = AttentionSpec {
@@ -248,7 +248,7 @@ fn softmax_group(
         rope: Some(plain_rope(RopeStyle::Half, head_dim, theta)),
         ..AttentionSpec::plain(&sizes, norm.clone())
     };
-    let FirstLayerConfig { spec, tensors, .. } = with_projections(spec, (bias, head_dim));
+    let FirstLayerConfig { spec, tensors, .. } = with_projections(spec);
     let value = Projection::whole(&format!("{ATTENTION}.v_proj"), bias, key_heads * head_dim);
     let output = sized(&format!("{ATTENTION}.o_proj"), false, hidden, query_heads * head_dim);
     SoftmaxLayers { layers, spec, tensors, value, output }
@@ -263,7 +263,7 @@ mod tests {
     fn problems(config: &Value) -> Vec<String> {
         let problems = RefCell::new(Vec::new());
         let fields = Fields::new(config.as_object().unwrap(), "config.json", &problems);
-        decoder(&fields, &first_layer(&fields, None));
+        decoder(&fields, &first_layer(&fields));
         problems.into_inner().iter().map(ToString::to_string).collect()
     }
 

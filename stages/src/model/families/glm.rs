@@ -57,7 +57,7 @@ const CHATGLM_NAMES: SizeNames = SizeNames {
 
 /// `ChatGLM` 2 and 3, and GLM-4-9B as first published: half of each head rotates, in adjacent pairs. The base is
 /// multiplied by `rope_ratio`.
-pub(super) fn chatglm(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
+pub(super) fn chatglm(config: &Fields<'_>) -> FirstLayerConfig {
     let defaults = SizeDefaults {
         head_dim: config.optional_size("kv_channels", MAX_HEADS),
         ..SizeDefaults::default()
@@ -79,7 +79,7 @@ pub(super) fn chatglm(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLaye
     let rms = config.flag("rmsnorm", true);
     let norm = if rms { Norm::rms(eps) } else { Norm::layer(eps) };
     let theta = 1e4 * config.optional_positive("rope_ratio").unwrap_or(1.0);
-    let theta = rope_theta.unwrap_or(theta);
+    let theta = config.rope_theta.unwrap_or(theta);
     let rope = Some(plain_rope(RopeStyle::Interleaved, head_dim / 2, theta));
     let spec = AttentionSpec { bias, rope, ..AttentionSpec::plain(&sizes, norm) };
     let names = ("embedding.word_embeddings", "encoder.layers.0.input_layernorm", !rms);

@@ -14,7 +14,7 @@ use crate::model::spec::{AttentionSpec, Norm};
 use crate::model::tensors::{NeededTensor, Projection, TensorRole};
 
 /// One transposed tensor of queries, keys and values.
-pub(super) fn gpt2(config: &Fields<'_>, _: Option<f64>) -> FirstLayerConfig {
+pub(super) fn gpt2(config: &Fields<'_>) -> FirstLayerConfig {
     let spec = spec(config, &GPT_NAMES, 1024);
     let (mut query, mut key) =
         Projection::stacked("h.0.attn.c_attn", true, spec.hidden_size, spec.hidden_size);
@@ -23,7 +23,7 @@ pub(super) fn gpt2(config: &Fields<'_>, _: Option<f64>) -> FirstLayerConfig {
 }
 
 /// Like GPT-2, not transposed; usually all query heads share one key head.
-pub(super) fn gpt_bigcode(config: &Fields<'_>, _: Option<f64>) -> FirstLayerConfig {
+pub(super) fn gpt_bigcode(config: &Fields<'_>) -> FirstLayerConfig {
     let mut spec = spec(config, &GPT_NAMES, 1024);
     let (heads, head_dim, name) = (spec.query_heads, spec.head_dim, "h.0.attn.c_attn");
     let projections = if config.flag("multi_query", true) {
@@ -36,7 +36,7 @@ pub(super) fn gpt_bigcode(config: &Fields<'_>, _: Option<f64>) -> FirstLayerConf
 }
 
 /// Logits are not scaled. Layers see all tokens or slide over `window_size` tokens, according to `attention_types`.
-pub(super) fn gpt_neo(config: &Fields<'_>, _: Option<f64>) -> FirstLayerConfig {
+pub(super) fn gpt_neo(config: &Fields<'_>) -> FirstLayerConfig {
     let names = SizeNames {
         hidden: &["hidden_size"],
         layers: &["num_layers", "num_hidden_layers"],
@@ -120,7 +120,7 @@ pub(super) fn gpt2_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Dec
 }
 
 /// GPT-J: adjacent rotating pairs, `rotary_dim` dimensions of each head; no biases on queries and keys.
-pub(super) fn gptj(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
+pub(super) fn gptj(config: &Fields<'_>) -> FirstLayerConfig {
     let defaults = SizeDefaults { positions: Some(2048), ..SizeDefaults::default() };
     let sizes = sizes(config, &GPT_NAMES, &defaults);
     let rotary = config.optional_size("rotary_dim", MAX_HEADS).unwrap_or(64);
@@ -131,7 +131,7 @@ pub(super) fn gptj(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerCo
         ));
     }
     let eps = config.optional_positive("layer_norm_epsilon").unwrap_or(1e-5);
-    let rope = plain_rope(RopeStyle::Interleaved, rotary, rope_theta.unwrap_or(1e4));
+    let rope = plain_rope(RopeStyle::Interleaved, rotary, config.rope_theta.unwrap_or(1e4));
     let plain = AttentionSpec::plain(&sizes, Norm::layer(eps));
     let spec = AttentionSpec { rope: Some(rope), ..plain };
     let outputs = sizes.query_heads * sizes.head_dim;
@@ -143,7 +143,7 @@ pub(super) fn gptj(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerCo
 const OFFSET: u64 = 2;
 
 /// OPT-350M has its norms after attention, so layer 0 reads the embedding; narrower embeddings are projected first.
-pub(super) fn opt(config: &Fields<'_>, _: Option<f64>) -> FirstLayerConfig {
+pub(super) fn opt(config: &Fields<'_>) -> FirstLayerConfig {
     let defaults = SizeDefaults { positions: Some(2048), ..SizeDefaults::default() };
     let names = SizeNames { key_heads: &[], ..LLAMA_NAMES };
     let sizes = sizes(config, &names, &defaults);

@@ -3,7 +3,7 @@
 
 use longsift_kernels::RopeStyle;
 
-use super::decoders::{head, head_named, output, plain, two_projections};
+use super::decoders::{head, output, plain, two_projections};
 use super::first_layer::FirstLayerConfig;
 use super::llama_like::{Bias, LLAMA, LlamaLike, layer_head_norm, named};
 use super::sizes::{LLAMA_NAMES, SizeDefaults, SizeNames, sizes};
@@ -15,7 +15,7 @@ use crate::model::spec::{AttentionSpec, Norm};
 use crate::model::tensors::Projection;
 
 /// The rotating fraction and the base have different keys: `rotary_pct`, `rotary_emb_base`.
-pub(super) fn gpt_neox(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
+pub(super) fn gpt_neox(config: &Fields<'_>) -> FirstLayerConfig {
     let defaults = SizeDefaults { positions: Some(2048), ..SizeDefaults::default() };
     let names = SizeNames { key_heads: &[], ..LLAMA_NAMES };
     let sizes = sizes(config, &names, &defaults);
@@ -27,7 +27,7 @@ pub(super) fn gpt_neox(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLay
     let eps = config.optional_positive("layer_norm_eps").unwrap_or(1e-5);
     let plain = AttentionSpec::plain(&sizes, Norm::layer(eps));
     let bias = config.flag("attention_bias", true);
-    let rope = Some(rope_config::read(config, &rope, rope_theta));
+    let rope = Some(rope_config::read(config, &rope));
     let spec = AttentionSpec { bias, rope, ..plain };
     let name = "layers.0.attention.query_key_value";
     let projections = Projection::grouped(name, bias, sizes.query_heads, 1, sizes.head_dim);
@@ -66,7 +66,8 @@ pub(super) fn gpt_neox_decoder(config: &Fields<'_>, first: &FirstLayerConfig) ->
     let norms = (Some("layers.0.post_attention_layernorm"), "final_layer_norm");
     let parallel = config.flag("use_parallel_residual", true);
     let order = if parallel { Order::Parallel } else { Order::Sequential };
-    let head = head_named(config, false, "embed_out");
+    let mut head = head(config, false);
+    head.weight = head.weight.map(|_| "embed_out.weight".to_owned());
     Decoder { order, ..plain(first, output, norms, feed_forward, head) }
 }
 
@@ -78,7 +79,7 @@ const FALCON_NAMES: SizeNames = SizeNames {
     ..LLAMA_NAMES
 };
 
-pub(super) fn falcon(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
+pub(super) fn falcon(config: &Fields<'_>) -> FirstLayerConfig {
     let defaults = SizeDefaults { positions: Some(2048), ..SizeDefaults::default() };
     let mut sizes = sizes(config, &FALCON_NAMES, &defaults);
     let bias = config.flag("bias", false);
@@ -109,7 +110,7 @@ pub(super) fn falcon(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer
     }
     let positions = sizes.max_positions.unwrap_or(2048);
     let rope = RopeDefaults::new(RopeStyle::Half, 1e4, head_dim, positions);
-    spec.rope = Some(rope_config::read(config, &rope, rope_theta));
+    spec.rope = Some(rope_config::read(config, &rope));
     let norm = norm_name(config, grouped);
     named(spec, &["transformer.", ""], ("word_embeddings", norm, true), projections)
 }

@@ -110,7 +110,7 @@ fn internlm2(_: &Fields<'_>, first: &mut FirstLayerConfig) {
 }
 
 /// `InternLM` 3: Llama with `qkv_bias`.
-pub(super) fn internlm3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
+pub(super) fn internlm3(config: &Fields<'_>) -> FirstLayerConfig {
     let family = LlamaLike {
         key_heads: Some(2),
         head_dim: Some(128),
@@ -119,7 +119,7 @@ pub(super) fn internlm3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLa
         bias: Bias::Flag("qkv_bias", config.flag("attention_bias", false)),
         ..LLAMA
     };
-    llama_like(config, &family, rope_theta)
+    llama_like(config, &family)
 }
 
 /// Phi-3, 3.5 and 4: one tensor of queries, keys and values; `LongRoPE` in the models for 128,000 tokens; a fraction of each head
@@ -256,7 +256,7 @@ fn rotating_layers(config: &Fields<'_>) -> impl Fn(u64) -> bool {
 /// `SmolLM3`: `no_rope_layers` lists the layers without positions.
 pub(super) fn smollm3_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
     let layout = LlamaLayout { tied: true, ..layout(config, first) };
-    let (rotates, rope) = (rotating_layers(config), llama_like(config, &ROTATING, None).spec.rope);
+    let (rotates, rope) = (rotating_layers(config), llama_like(config, &ROTATING).spec.rope);
     let of_layer = |layer| rope.clone().filter(|_| rotates(layer));
     let ropes = Some((0..first.spec.layers).map(of_layer).collect());
     Decoder { ropes, ..llama_decoder(config, first, &layout) }

@@ -62,12 +62,8 @@ pub(super) enum Bias {
 
 /// Describes a first layer as in Llama. Defaults are those of the transformers library's configuration classes; as there,
 /// `null` for `num_key_value_heads` and `head_dim` means that they are derived.
-pub(super) fn llama_like(
-    config: &Fields<'_>,
-    family: &LlamaLike,
-    rope_theta: Option<f64>,
-) -> FirstLayerConfig {
-    llama_like_with(config, family, &SizeDefaults::default(), rope_theta)
+pub(super) fn llama_like(config: &Fields<'_>, family: &LlamaLike) -> FirstLayerConfig {
+    llama_like_with(config, family, &SizeDefaults::default())
 }
 
 /// Like [`llama_like`], with defaults for sizes that config.json may omit.
@@ -75,7 +71,6 @@ pub(super) fn llama_like_with(
     config: &Fields<'_>,
     family: &LlamaLike,
     defaults: &SizeDefaults,
-    rope_theta: Option<f64>,
 ) -> FirstLayerConfig {
     let bias = match family.bias {
         Bias::Fixed(bias) => bias,
@@ -103,7 +98,7 @@ pub(super) fn llama_like_with(
     let norm = (family.norm)(config.optional_positive(family.eps.0).unwrap_or(family.eps.1));
     let spec = AttentionSpec {
         bias,
-        rope: Some(rope_config::read(config, &rope, rope_theta)),
+        rope: Some(rope_config::read(config, &rope)),
         ..AttentionSpec::plain(&sizes, norm)
     };
     let (queries, keys) = (sizes.query_heads * sizes.head_dim, sizes.key_heads * sizes.head_dim);
@@ -179,8 +174,5 @@ pub(super) fn layer_head_norm(first: &mut FirstLayerConfig) {
 
 /// Returns the first norm's `eps`, which many families use for their other norms as well.
 pub(super) fn eps(norm: &Norm) -> f64 {
-    match *norm {
-        Norm::Rms { eps, .. } | Norm::Layer { eps, .. } => eps,
-        Norm::None => 1e-6,
-    }
+    norm.eps().unwrap_or(1e-6)
 }

@@ -19,7 +19,7 @@ const NAMES: SizeNames = SizeNames {
 };
 
 /// The first Qwen: one tensor of queries, keys and values. `seq_length` is the training length: `use_dynamic_ntk` and `use_logn_attn` apply beyond it.
-pub(super) fn qwen(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
+pub(super) fn qwen(config: &Fields<'_>) -> FirstLayerConfig {
     let defaults = SizeDefaults {
         positions: Some(8192),
         head_dim: config.optional_size("kv_channels", 1 << 12),
@@ -32,7 +32,7 @@ pub(super) fn qwen(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerCo
     let theta = config.optional_positive("rotary_emb_base").unwrap_or(1e4);
     let share = config.optional_positive("rotary_pct").unwrap_or(1.0).min(1.0);
     let dims = (sizes.head_dim as f64 * share) as u64;
-    let mut rope = plain_rope(RopeStyle::Half, dims, rope_theta.unwrap_or(theta));
+    let mut rope = plain_rope(RopeStyle::Half, dims, config.rope_theta.unwrap_or(theta));
     if config.flag("use_dynamic_ntk", true) {
         rope.scaling = RopeScaling::Stepped { trained };
     }

@@ -1,7 +1,7 @@
 //! Sizes of a model, under the various keys that config.json uses.
 
 use crate::model::fields::Fields;
-use crate::model::spec::Sizes;
+use crate::model::spec::AttentionSpec;
 
 /// Maximum entries along any dimension in config.json: the product of three fits in 64 bits.
 pub(super) const MAX_ENTRIES: u64 = 1 << 20;
@@ -51,7 +51,11 @@ pub(super) struct SizeDefaults {
 }
 
 /// Reads the sizes and checks that they agree. `null` for key heads or `head_dim` means that they are derived.
-pub(super) fn sizes(config: &Fields<'_>, names: &SizeNames, defaults: &SizeDefaults) -> Sizes {
+pub(super) fn sizes(
+    config: &Fields<'_>,
+    names: &SizeNames,
+    defaults: &SizeDefaults,
+) -> AttentionSpec {
     let hidden_size = config.first_size(names.hidden, MAX_ENTRIES, defaults.hidden);
     let query_heads = config.first_size(names.heads, MAX_HEADS, defaults.heads);
     let written = names.key_heads.iter().any(|name| config.contains(name));
@@ -61,7 +65,7 @@ pub(super) fn sizes(config: &Fields<'_>, names: &SizeNames, defaults: &SizeDefau
         check_groups(config, "config.json", query_heads, key_heads);
     }
     let positions = names.positions.iter().find_map(|name| config.optional_size(name, 1 << 32));
-    Sizes {
+    AttentionSpec {
         layers: config.first_size(names.layers, MAX_ENTRIES, defaults.layers),
         hidden_size,
         query_heads,
@@ -69,6 +73,7 @@ pub(super) fn sizes(config: &Fields<'_>, names: &SizeNames, defaults: &SizeDefau
         head_dim: head_dim(config, hidden_size, query_heads, defaults.head_dim),
         vocabulary_size: config.first_size(names.vocabulary, MAX_TOKENS, defaults.vocabulary),
         max_positions: positions.or(defaults.positions),
+        ..AttentionSpec::default()
     }
 }
 

@@ -4,7 +4,6 @@ use safetensors::Dtype;
 
 use super::finder::{Finder, StoredMatrix};
 use super::method::{self, Method};
-use super::scaled::Scales;
 use super::{awq, bitsandbytes, gguf, gptq, packed_rows, plain, scaled};
 use crate::model::problem::ModelProblem;
 use crate::model::tensors::{NeededTensor, TensorRole};
@@ -99,13 +98,11 @@ impl Finder<'_> {
                 bitsandbytes::eight_bits(self, stem, needed)
             }
             Method::Fp8 { block } => {
-                let blocks = block.iter().copied().collect();
-                let scales = Scales { name: "weight_scale_inv", blocks, zeros: false };
-                scaled::find(self, stem, needed, &scales)
+                scaled::find(self, stem, needed, ("weight_scale_inv", block.as_slice(), false))
             }
             Method::CompressedTensors(settings) => {
-                let (blocks, zeros) = (settings.blocks.clone(), settings.zeros);
-                scaled::find(self, stem, needed, &Scales { name: "weight_scale", blocks, zeros })
+                let scales = ("weight_scale", settings.blocks.as_slice(), settings.zeros);
+                scaled::find(self, stem, needed, scales)
             }
             Method::Mlx(settings) => {
                 let of_module = settings.modules.get(stem).unwrap_or(&settings.all);

@@ -4,6 +4,7 @@ use safetensors::Dtype;
 
 use super::format::StorageFormat;
 use super::method::Method;
+use crate::model::checkpoint::LocatedTensor;
 use crate::model::entry::StoredType;
 use crate::model::problem::ModelProblem;
 use crate::model::stored::{StoredTensor, StoredTensors};
@@ -33,12 +34,13 @@ pub(crate) struct Finder<'a> {
     pub(crate) problems: Vec<ModelProblem>,
 }
 
-/// Required tensors that were found, in order.
-pub(crate) type FoundTensors = Vec<(NeededTensor, StoredMatrix)>;
-
 impl Finder<'_> {
-    pub(crate) fn find_all(&mut self, needed: Vec<NeededTensor>) -> FoundTensors {
-        let find = |needed: NeededTensor| self.find(&needed).map(|found| (needed, found));
+    /// Returns the required tensors that were found, in order.
+    pub(crate) fn find_all(&mut self, needed: Vec<NeededTensor>) -> Vec<LocatedTensor> {
+        let find = |needed: NeededTensor| {
+            let StoredMatrix { format, stored } = self.find(&needed)?;
+            Some(LocatedTensor { needed, format, stored })
+        };
         needed.into_iter().filter_map(find).collect()
     }
 
@@ -102,7 +104,7 @@ impl Finder<'_> {
     pub(super) fn wrong_shape(&mut self, stored: &StoredTensor, implied: &str) {
         self.problems.push(ModelProblem::checkpoint(format!(
             "`{}` in `{}` has shape {:?}; config.json implies {implied}",
-            stored.name, stored.file, stored.entry.shape
+            stored.name, stored.shard.name, stored.entry.shape
         )));
     }
 }

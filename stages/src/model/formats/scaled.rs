@@ -30,33 +30,25 @@ struct Scaled {
     zeros: bool,
 }
 
-/// Name of the scales, and the blocks that they may cover.
-pub(super) struct Scales {
-    pub(super) name: &'static str,
-    pub(super) blocks: Vec<(u64, u64)>,
-    /// Whether zero points are required.
-    pub(super) zeros: bool,
-}
-
-/// Finds `{stem}.weight` and its companion tensors.
+/// Finds `{stem}.weight` and its companion tensors. `blocks`: those that the scales, `{stem}.{scales}`, may cover. `zeros`:
+/// whether zero points are required.
 pub(super) fn find(
     finder: &mut Finder<'_>,
     stem: &str,
     needed: &NeededTensor,
-    scales: &Scales,
+    (scales, blocks, zeros): (&str, &[(u64, u64)], bool),
 ) -> Option<StoredMatrix> {
     let (rows, columns) = (needed.shape[0], needed.row_width());
     let types = [Dtype::F8_E4M3, Dtype::I8];
     let codes = finder.shaped(&format!("{stem}.weight"), &types, &needed.shape);
-    let scales_at = finder.typed(&format!("{stem}.{}", scales.name), &FLOATS);
+    let scales_at = finder.typed(&format!("{stem}.{scales}"), &FLOATS);
     let zeros_name = format!("{stem}.weight_zero_point");
     let integers = codes.as_ref().is_some_and(|codes| codes.dtype() == Dtype::I8);
-    let zeros = integers && (scales.zeros || finder.tensors.contains(&zeros_name));
+    let zeros = integers && (zeros || finder.tensors.contains(&zeros_name));
     let zeros_at = if zeros { Some(finder.typed(&zeros_name, &[Dtype::I8])?) } else { None };
     let (codes, scales_at) = (codes?, scales_at?);
-    let Some(block) = block(&scales_at.entry.shape, (rows, columns), &scales.blocks) else {
-        let grids = scales
-            .blocks
+    let Some(block) = block(&scales_at.entry.shape, (rows, columns), blocks) else {
+        let grids = blocks
             .iter()
             .map(|block| format!("{:?}", [rows.div_ceil(block.0), columns.div_ceil(block.1)]));
         let shapes: Vec<String> =

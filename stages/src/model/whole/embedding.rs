@@ -29,7 +29,7 @@ pub(super) fn hidden_states(
     ids.dedup();
     let rows = read_rows(model, &ids)?;
     let width = spec.embedding_width() as usize;
-    let mut weights = LayerWeights::read_tensors(&model.shards, &model.before)?;
+    let mut weights = LayerWeights::read(&model.before)?;
     let input = EmbeddingInput::new(spec, model.kernel, &mut weights);
     let positions = weights.take(TensorRole::Positions);
     let of_window = |ids_of: &&[u32]| {
@@ -54,7 +54,7 @@ fn read_rows(model: &WholeModel, ids: &[u32]) -> Result<Vec<f32>, ModelProblem> 
             _ => ranges.push(id..id + 1),
         }
     }
-    let mut reader = TensorReader::for_rows(&model.shards, &model.embedding, &ranges)?;
+    let mut reader = TensorReader::for_rows(&model.embedding, &ranges)?;
     let mut rows = Vec::with_capacity(ids.len() * model.spec().embedding_width() as usize);
     for chunk in reader.chunks(ROWS) {
         rows.extend(chunk?);

@@ -1,7 +1,6 @@
 //! Identity of a whole model: on this machine without reading weights, and by content on any machine.
 
 use std::collections::BTreeMap;
-use std::fs;
 
 use rayon::prelude::*;
 use serde_json::json;
@@ -9,9 +8,9 @@ use sha2::{Digest, Sha256};
 
 use super::located::WholeModel;
 use crate::contract::{hex, sha256};
-use crate::model::checkpoint::LocatedTensor;
-use crate::model::entry::TensorEntry;
+use crate::model::checkpoint::{LocatedTensor, location_facts};
 use crate::model::problem::ModelProblem;
+use crate::model::stored::StoredTensor;
 
 /// Bytes per read, each hashed at once.
 const PIECE_BYTES: u64 = 8 << 20;
@@ -27,23 +26,16 @@ impl WholeModel {
     /// Returns a SHA-256 that detects a changed model without reading its weights: the folder, headers, sizes and times
     /// of its files, and the computation. Valid on this machine only.
     pub fn identity(&self) -> String {
-        let folder = self.config().folder();
-        let folder = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
-        let files =
-            self.shards.iter().map(|shard| (&shard.name, &shard.header_digest, &shard.stamp));
-        let parts = self.all_parts().map(|part| json!([part.needed, part.format.name()]));
-        let identity = json!({
-            "folder": folder.to_string_lossy(),
-            "files": files.collect::<Vec<_>>(),
-            "description": self.description_digest(),
-            "parts": parts.collect::<Vec<_>>(),
-        });
+        let [folder, files, parts] = location_facts(self.config(), self.all_parts());
+        let description = self.description_digest();
+        let identity =
+            json!({ "folder": folder, "files": files, "description": description, "parts": parts });
         sha256(identity.to_string())
     }
 
     /// Bytes of weights that one pass reads.
     pub fn weights_bytes(&self) -> u64 {
-        self.stored().values().map(|(_, entry)| entry.byte_length()).sum()
+        self.stored().values().map(|stored| stored.entry.byte_length()).sum()
     }
 
     /// Returns a SHA-256 of all tensors' content, or `None` if `should_continue` returns `false`. Reads all weights.
@@ -52,8 +44,8 @@ impl WholeModel {
         should_continue: &(dyn Fn() -> bool + Sync),
     ) -> Result<Option<String>, ModelProblem> {
         let stored = self.stored();
-        let digest = |(name, (shard, entry)): (&&str, &(usize, &TensorEntry))| {
-            let mut reader = self.shards[*shard].reader()?;
+        let digest = |StoredTensor { name, shard, entry }: &StoredTensor| {
+            let mut reader = shard.reader()?;
             let (length, mut hash) = (entry.byte_length(), Sha256::new());
             for offset in (0..length).step_by(PIECE_BYTES as usize) {
                 if !should_continue() {
@@ -64,9 +56,10 @@ impl WholeModel {
                 hash.update(&bytes);
             }
             let dtype = entry.dtype.to_string();
-            Ok(Some(((*name).to_owned(), dtype, entry.shape.clone(), hex(&hash.finalize()))))
+            Ok(Some((name.clone(), dtype, entry.shape.clone(), hex(&hash.finalize()))))
         };
-        let tensors: Result<Vec<_>, ModelProblem> = stored.par_iter().map(digest).collect();
+        let tensors: Result<Vec<_>, ModelProblem> =
+            stored.into_par_iter().map(|(_, stored)| digest(stored)).collect();
         let tensors: Option<Vec<_>> = tensors?.into_iter().collect();
         Ok(tensors.map(|tensors| sha256(json!(tensors).to_string())))
     }
@@ -78,8 +71,8 @@ impl WholeModel {
     }
 
     /// Returns each stored tensor that is read, once, by name.
-    fn stored(&self) -> BTreeMap<&str, (usize, &TensorEntry)> {
-        let all = self.all_parts().flat_map(|part| part.stored.iter().zip(&part.shards));
-        all.map(|(stored, shard)| (&*stored.name, (*shard, &stored.entry))).collect()
+    fn stored(&self) -> BTreeMap<&str, &StoredTensor> {
+        let all = self.all_parts().flat_map(|part| &part.stored);
+        all.map(|stored| (&*stored.name, stored)).collect()
     }
 }

@@ -11,7 +11,6 @@ use crate::model::config::ModelConfig;
 use crate::model::decoder::{Decoder, FeedForward, NamedNorm, at_layer};
 use crate::model::families::{FirstLayerConfig, ModelScope};
 use crate::model::problem::ModelProblem;
-use crate::model::shard::WeightShard;
 use crate::model::spec::{AttentionSpec, Norm};
 use crate::model::tensors::{NeededTensor, Projection, Roles, TensorRole};
 use crate::model::unread::ReadScope;
@@ -28,7 +27,6 @@ pub struct WholeModel {
     pub(super) kernel: Kernel,
     pub(super) backend: Chosen,
     pub(super) decoder: Decoder,
-    pub(super) shards: Vec<WeightShard>,
     pub(super) embedding: LocatedTensor,
     /// Positions and other tensors between the embedding and the first layer.
     pub(super) before: Vec<LocatedTensor>,
@@ -105,7 +103,7 @@ impl WholeModel {
         rows: u64,
         callback: &mut dyn FnMut(usize, Vec<f32>) -> Result<(), ModelProblem>,
     ) -> Result<(), ModelProblem> {
-        let mut reader = TensorReader::new(&self.shards, self.head())?;
+        let mut reader = TensorReader::new(self.head())?;
         let mut first = 0;
         for piece in reader.chunks(rows) {
             let piece = piece?;
@@ -141,14 +139,10 @@ pub(super) fn open(path: &Path, depth: Option<u64>) -> Result<WholeModel, Vec<Mo
     let above = depth.is_none();
     needed.push(if above { tensors_after_layers(&first, &decoder) } else { Vec::new() });
     needed.push(head(&first, &decoder).into_iter().filter(|_| above).collect());
-    let counts: Vec<usize> = needed.iter().map(Vec::len).collect();
     let reads = ReadScope::Layers { count: layers, above };
-    let (shards, parts) = locate_parts(&config, needed.into_iter().flatten().collect(), reads)
-        .map_err(|problems| with_head_hint(&decoder, problems))?;
-    let mut parts = parts.into_iter();
-    let mut groups =
-        counts.iter().map(|count| parts.by_ref().take(*count).collect::<Vec<LocatedTensor>>());
-    let mut next = || groups.next().expect("one group for each count");
+    let groups = locate_parts(&config, needed, decoder.head.weight.as_deref(), reads)?;
+    let mut groups = groups.into_iter();
+    let mut next = || groups.next().expect("as many groups as were requested");
     let embedding = next().remove(0);
     let before = next();
     let layers = (0..layers)
@@ -162,31 +156,12 @@ pub(super) fn open(path: &Path, depth: Option<u64>) -> Result<WholeModel, Vec<Mo
         kernel,
         backend: Chosen::Own,
         decoder,
-        shards,
         embedding,
         before,
         layers,
         after,
         head,
     })
-}
-
-fn with_head_hint(decoder: &Decoder, problems: Vec<ModelProblem>) -> Vec<ModelProblem> {
-    let head = decoder.head.weight.as_deref();
-    let missing = |problem: &ModelProblem| {
-        head.is_some_and(|head| problem.message.contains(&format!("{head}`")))
-            && problem.message.starts_with("the checkpoint has no")
-    };
-    let hinted = |problem: ModelProblem| {
-        if !missing(&problem) {
-            return problem;
-        }
-        problem.with_hint(
-            "config.json does not tie the head to the embedding (`tie_word_embeddings`): either the checkpoint was saved \
-             without its head, or the setting is wrong",
-        )
-    };
-    problems.into_iter().map(hinted).collect()
 }
 
 fn is_before_layers(role: TensorRole) -> bool {

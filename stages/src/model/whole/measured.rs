@@ -7,7 +7,7 @@ use super::located::WholeModel;
 use super::memory::{ForwardMemory, Sequences};
 use super::pass::{SequenceResults, Visit};
 use super::ropes::Ropes;
-use super::sequences::{short_stride, short_windows};
+use super::sequences::short_windows;
 use crate::contract::{ForwardRequest, ForwardStatistics};
 use crate::model::problem::ModelProblem;
 use crate::model::spec::AttentionSpec;
@@ -37,18 +37,8 @@ impl WholeModel {
     /// Computes the statistics in `request` for some windows; `None` if `should_continue` returns `false` meanwhile. Each
     /// layer's weights are read once for all windows. Bits and failures: as [`Self::forward`]. A short window is a separate
     /// sequence; tokens within the first one have no short loss, since it would equal that of the whole window. Memory:
-    /// [`Self::measuring_memory`].
+    /// [`Self::measuring_memory`]. `gpu`: runs the model if GPUs do; all GPUs of a type compute the same bits.
     pub fn measure(
-        &self,
-        request: &ForwardRequest,
-        windows: &[&[u32]],
-        should_continue: &(dyn Fn() -> bool + Sync),
-    ) -> Result<Option<Vec<ForwardStatistics>>, ModelProblem> {
-        self.measure_on_gpu(0, request, windows, should_continue)
-    }
-
-    /// Like [`Self::measure`], on a GPU if GPUs run the model. All GPUs of a type compute the same bits.
-    pub fn measure_on_gpu(
         &self,
         gpu: u32,
         request: &ForwardRequest,
@@ -88,7 +78,7 @@ impl WholeModel {
                 Ok(true)
             };
         let mut visit = Visit { layers, callback: &mut callback };
-        let losses = request.losses.is_some();
+        let losses = request.losses;
         let Some(run) = self.run(backend, &ends, losses, &mut visit, should_continue)? else {
             return Ok(None);
         };
@@ -133,7 +123,7 @@ impl<'a> Sequences<'a> {
         let of_window: Vec<u64> = sequences(request, &[&ids]).iter().map(lengths).collect();
         let (long, short) = of_window.split_at(1);
         let lengths = [long.repeat(windows as usize), short.repeat(windows as usize)].concat();
-        let (attention, losses) = (request.attention.as_ref(), request.losses.is_some());
+        let (attention, losses) = (request.attention.as_ref(), request.losses);
         Self { lengths, attention, losses }
     }
 }
@@ -142,13 +132,12 @@ impl<'a> Sequences<'a> {
 pub(super) fn sequences<'a>(request: &ForwardRequest, windows: &[&'a [u32]]) -> Vec<Sequence<'a>> {
     let whole = windows.iter().enumerate();
     let whole = whole.map(|(window, ids)| Sequence { ids, window, first_scored: None });
-    let context = request.losses.and_then(|losses| losses.short_context);
-    let short = windows.iter().enumerate().flat_map(|(window, ids)| {
-        let context =
-            context.map(|context| context as usize).filter(|context| *context < ids.len());
+    let context = request.short_context.map(|context| context as usize);
+    let short = windows.iter().enumerate().flat_map(move |(window, ids)| {
+        let context = context.filter(|context| *context < ids.len());
         let short = context.into_iter().flat_map(|context| {
-            // The first short window scores tokens whose context is the same in the whole window.
-            short_windows(ids.len(), context, short_stride(context)).skip(1)
+            // The first short window scores tokens whose context is the same in the whole window. Windows overlap by half.
+            short_windows(ids.len(), context, (context / 2).max(1)).skip(1)
         });
         short.map(move |short| Sequence {
             ids: &ids[short.start..short.end],

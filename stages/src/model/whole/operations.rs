@@ -36,7 +36,7 @@ impl WholeModel {
             for (index, layer) in layers.iter().enumerate() {
                 let spec = &layer.spec;
                 let pairs = (spec.query_heads * pairs(tokens, spec.visible_distances())) as f64;
-                let is_applied = request.losses.is_some() || index + 1 < depth;
+                let is_applied = request.losses || index + 1 < depth;
                 let is_summed = !sequence.is_short() && requested.contains(&index);
                 // Queries times keys, and weights times values.
                 let passes = 2 * u64::from(is_applied) + u64::from(is_summed);
@@ -45,7 +45,7 @@ impl WholeModel {
                 all.products += 2.0 * (tokens * self.multiplications(layer, is_applied)) as f64;
                 all.bytes += (8 * tokens * spec.hidden_size) as f64;
             }
-            if request.losses.is_some() {
+            if request.losses {
                 let rows = sequence.losses();
                 all.products += 2.0 * (rows * self.head().needed.numbers()) as f64;
                 all.exponentials += (rows * self.spec().vocabulary_size) as f64;

@@ -72,7 +72,7 @@ impl WholeModel {
         let lengths: Vec<usize> = ends.iter().map(|end| end.ids.len()).collect();
         let visited = visit.layers.last().map_or(0, |layer| *layer as usize + 1);
         let depth = if losses { self.layers.len() } else { visited };
-        let ropes = Ropes::new(self, depth, lengths.iter().copied());
+        let ropes = Ropes::new(self, depth, &lengths);
         let max = if self.runs_in_pieces() { ROUND_TOKENS } else { usize::MAX };
         let mut runs: Vec<SequenceResults> =
             ends.iter().map(|_| SequenceResults::default()).collect();
@@ -95,14 +95,14 @@ impl WholeModel {
                 let spec = &located.spec;
                 if !losses && index + 1 == depth {
                     let parts = located.parts.iter().filter(|part| is_for_query_keys(part));
-                    let weights = LayerWeights::read_tensors(&self.shards, parts)?;
+                    let weights = LayerWeights::read(parts)?;
                     let query_keys = backend.query_keys(index, weights)?;
                     if !(visit.callback)(spec, &query_keys, &ropes, &states)? {
                         return Ok(None);
                     }
                     break;
                 }
-                let weights = LayerWeights::read_tensors(&self.shards, &located.parts)?;
+                let weights = LayerWeights::read(&located.parts)?;
                 let layer = backend.layer(index, weights)?;
                 if visit.layers.contains(&(index as u32))
                     && !(visit.callback)(spec, B::query_keys_of(&layer), &ropes, &states)?

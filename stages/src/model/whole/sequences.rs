@@ -27,11 +27,6 @@ pub fn short_windows(
     })
 }
 
-/// Returns the step between short windows of `context` tokens: they overlap by half.
-pub fn short_stride(context: usize) -> usize {
-    (context / 2).max(1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

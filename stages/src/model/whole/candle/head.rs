@@ -36,7 +36,7 @@ pub(super) fn finish(
 ) -> std::result::Result<Vec<HeadOutput>, ModelProblem> {
     let (hidden, width) =
         (model.spec().hidden_size as usize, model.spec().embedding_width() as usize);
-    let mut weights = LayerWeights::read_tensors(&model.shards, &model.after)?;
+    let mut weights = LayerWeights::read(&model.after)?;
     let (norm, roles) = (&model.decoder.last_norm.norm, TensorRole::LAST_NORM);
     let norm = TensorNorm::take(device, norm, &mut weights, roles, hidden);
     let norm = norm.map_err(failed)?;

@@ -8,7 +8,7 @@ use longsift_kernels::Rope;
 use super::attention::{QueryKeys, blocks};
 use super::devices::CandleDevice;
 use super::numbers::{LinearLayer, TensorNorm, squares_of};
-use crate::model::decoder::{Activation, NamedNorm, Order};
+use crate::model::decoder::{Activation, Decoder, NamedNorm, Order};
 use crate::model::tensors::TensorRole;
 use crate::model::weights::LayerWeights;
 use crate::model::whole::backend::Squares;
@@ -20,8 +20,7 @@ pub(in crate::model::whole) struct Layer<'m> {
     pub(super) query_keys: QueryKeys<'m>,
     value: LinearLayer,
     output: LinearLayer,
-    order: Order,
-    residual_multiplier: f64,
+    decoder: &'m Decoder,
     after_attention: TensorNorm,
     before_feed_forward: TensorNorm,
     feed_forward: FeedForwardLayers<LinearLayer>,
@@ -58,8 +57,7 @@ impl<'m> Layer<'m> {
             query_keys,
             value,
             output,
-            order: decoder.order,
-            residual_multiplier: decoder.residual_multiplier,
+            decoder,
             after_attention,
             before_feed_forward,
             feed_forward,
@@ -93,7 +91,7 @@ impl<'m> Layer<'m> {
 
     /// Adds the output of attention and that of the feed-forward part.
     fn after(&self, rows: &Tensor, normed: &Tensor, given: &Tensor) -> Result<Tensor> {
-        if self.order == Order::Parallel {
+        if self.decoder.order == Order::Parallel {
             let fed = if self.before_feed_forward.is_none() {
                 self.feed_forward.apply(normed)?
             } else {
@@ -112,7 +110,7 @@ impl<'m> Layer<'m> {
         rows: &Tensor,
         given: &Tensor,
     ) -> Result<Tensor> {
-        if self.order == Order::NormalisedSums {
+        if self.decoder.order == Order::NormalisedSums {
             norm.apply(&self.joined(rows, given)?)
         } else {
             self.joined(rows, &norm.apply(given)?)
@@ -120,7 +118,7 @@ impl<'m> Layer<'m> {
     }
 
     fn joined(&self, rows: &Tensor, given: &Tensor) -> Result<Tensor> {
-        rows + (given * self.residual_multiplier)?
+        rows + (given * self.decoder.residual_multiplier)?
     }
 }
 

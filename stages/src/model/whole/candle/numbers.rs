@@ -88,11 +88,7 @@ impl TensorNorm {
         };
         let weight = take(weight)?;
         let bias = take(bias)?;
-        let offset = match *norm {
-            Norm::Rms { offset, .. } | Norm::Layer { offset, .. } => offset,
-            Norm::None => 0.0,
-        };
-        let weight = weight.map(|weight| weight + offset).transpose()?;
+        let weight = weight.map(|weight| weight + norm.offset()).transpose()?;
         Ok(Self { norm: norm.clone(), weight, bias })
     }
 

@@ -32,7 +32,7 @@ pub(super) fn finish(
 ) -> Result<Vec<HeadOutput>, ModelProblem> {
     let (spec, decoder, kernel) = (model.spec(), &model.decoder, model.kernel);
     let (hidden, width) = (spec.hidden_size as usize, spec.embedding_width() as usize);
-    let mut weights = LayerWeights::read_tensors(&model.shards, &model.after)?;
+    let mut weights = LayerWeights::read(&model.after)?;
     let norm = RowNorm::take(&decoder.last_norm.norm, &mut weights, TensorRole::LAST_NORM);
     let projection = decoder.head.projection.as_ref();
     let projection = projection.map(|_| {

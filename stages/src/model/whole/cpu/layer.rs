@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 use super::gated_linear::{Carried, GatedLinearLayer, PIECE_TOKENS};
 use super::query_keys::{BLOCK_ROWS, QueryKeys, packed};
-use crate::model::decoder::{Activation, NamedNorm, Order};
+use crate::model::decoder::{Activation, Decoder, NamedNorm, Order};
 use crate::model::norms::RowNorm;
 use crate::model::row_steps::clip;
 use crate::model::spec::AttentionSpec;
@@ -24,8 +24,7 @@ pub(crate) struct Layer<'a> {
     mixer: Mixer<'a>,
     hidden: usize,
     kernel: Kernel,
-    order: Order,
-    residual_multiplier: f64,
+    decoder: &'a Decoder,
     output: PackedWeights,
     after_attention: RowNorm,
     before_feed_forward: RowNorm,
@@ -69,8 +68,7 @@ impl<'a> Layer<'a> {
             mixer,
             hidden,
             kernel,
-            order: decoder.order,
-            residual_multiplier: decoder.residual_multiplier,
+            decoder,
             output,
             after_attention,
             before_feed_forward,
@@ -177,7 +175,7 @@ impl<'a> Layer<'a> {
         let mut given = vec![0.0; rows.len()];
         self.output.apply(&attended, &mut given);
         drop(attended);
-        if self.order == Order::Parallel {
+        if self.decoder.order == Order::Parallel {
             let fed = if self.before_feed_forward.is_none() {
                 self.feed_forward.apply(self.kernel, &normed)
             } else {
@@ -201,7 +199,7 @@ impl<'a> Layer<'a> {
     }
 
     fn join_normalised(&self, norm: &RowNorm, rows: &mut [f32], mut given: Vec<f32>) {
-        if self.order == Order::NormalisedSums {
+        if self.decoder.order == Order::NormalisedSums {
             self.join(rows, &given);
             norm.apply(self.hidden, rows);
         } else {
@@ -211,7 +209,7 @@ impl<'a> Layer<'a> {
     }
 
     fn join(&self, rows: &mut [f32], given: &[f32]) {
-        let multiplier = self.residual_multiplier as f32;
+        let multiplier = self.decoder.residual_multiplier as f32;
         rows.iter_mut().zip(given).for_each(|(x, given)| *x += given * multiplier);
     }
 }

@@ -34,11 +34,11 @@ pub(in crate::model::whole) fn estimate(
         (spec.query_heads, spec.key_heads, spec.head_dim, spec.gated_linear.is_some())
     };
     mixers.dedup_by_key(|spec| heads_of(spec));
-    let mut mixing = Mixing::default();
-    for spec in mixers {
-        mixing.raise_to(&mixing_of(model, spec, lengths, threads));
-    }
-    let Mixing { windows: keys_and_values_bytes, thread: attending, width: heads, state } = mixing;
+    let mixing = mixers.into_iter().map(|spec| mixing_of(model, spec, lengths, threads));
+    let mixing: Vec<Mixing> = mixing.collect();
+    let most = |of: fn(&Mixing) -> u64| mixing.iter().map(of).max().unwrap_or(0);
+    let (keys_and_values_bytes, attending) = (most(|of| of.windows), most(|of| of.thread));
+    let (heads, state) = (most(|of| of.width), most(|of| of.state));
     let carried = if scored > tokens { 2 * state * model.layers.len() as u64 } else { 0 };
     let window_bytes = 4 * tokens * hidden + Ropes::bytes(model, lengths) + carried;
     let layer_bytes =
@@ -121,7 +121,6 @@ fn mixing_of(model: &WholeModel, spec: &AttentionSpec, lengths: &[u64], threads:
     Mixing { windows: windows.max().unwrap_or(0), thread: longest, width, state: 0 }
 }
 
-#[derive(Default)]
 struct Mixing {
     /// Keys and values, or rows and states, of the windows that run in parallel.
     windows: u64,
@@ -129,15 +128,6 @@ struct Mixing {
     /// Numbers in a row of the output.
     width: u64,
     state: u64,
-}
-
-impl Mixing {
-    fn raise_to(&mut self, other: &Self) {
-        self.windows = self.windows.max(other.windows);
-        self.thread = self.thread.max(other.thread);
-        self.width = self.width.max(other.width);
-        self.state = self.state.max(other.state);
-    }
 }
 
 /// Returns how many consecutive states run in parallel: together at most `max`, by default the longest state.
