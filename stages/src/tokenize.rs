@@ -14,6 +14,7 @@ mod fast;
 #[cfg(test)]
 mod fast_tests;
 #[cfg(test)]
+#[path = "tokenize/tests/fixtures.rs"]
 pub(crate) mod fixtures;
 mod gguf_steps;
 mod gguf_tokenizer;

@@ -8,17 +8,14 @@ use aho_corasick::{AhoCorasick, MatchKind};
 use regex_automata::meta::Regex;
 use tokenizers::{AddedToken, NormalizedString, Normalizer, Result, Tokenizer};
 
-use super::patterns::NormalizerSteps;
+use super::patterns::TokenizerSteps;
 
 /// Added token: the text to find, its id and its properties.
 pub(super) type Added = (String, u32, AddedToken);
 
 /// Returns the added tokens by id, with normalized texts where the crate searches normalized text. Fails if two of these are
 /// equal, so that the crate would choose one at random, or if one is empty.
-pub(super) fn added_tokens(
-    tokenizer: &Tokenizer,
-    normalizer: &NormalizerSteps,
-) -> Result<Vec<Added>> {
+pub(super) fn added_tokens(tokenizer: &Tokenizer, steps: &TokenizerSteps) -> Result<Vec<Added>> {
     let mut normalized = HashMap::<String, u32>::new();
     let added: BTreeMap<u32, AddedToken> =
         tokenizer.get_added_tokens_decoder().into_iter().collect();
@@ -26,7 +23,7 @@ pub(super) fn added_tokens(
     for (id, token) in &added {
         let mut text = NormalizedString::from(token.content.as_str());
         if token.normalized {
-            normalizer.watched().normalize(&mut text)?;
+            steps.watched_normalizer().normalize(&mut text)?;
             let content = &token.content;
             if text.get().is_empty() {
                 let message =

@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::chat_json::tojson;
-use crate::model::folder_files::{MAX_CONFIG_BYTES, read_small_file};
+use crate::model::folder_files::{MAX_CONFIG_BYTES, read_small_file, token_text};
 
 /// Maximum number of steps: templates in use take some hundred per message.
 const MAX_STEPS: u64 = 5_000_000;
@@ -60,12 +60,10 @@ impl ChatTemplate {
                 .map_err(|error| format!("`{}` is not JSON: {error}", config_path.display()))?,
             Err(_) => Map::new(),
         };
-        let special_tokens = config.iter().filter(|(name, _)| name.ends_with("_token")).filter_map(
-            |(name, token)| {
-                let text = token.as_str().or_else(|| token.get("content")?.as_str())?;
-                Some((name.clone(), Value::from(text)))
-            },
-        );
+        let special_tokens = config
+            .iter()
+            .filter(|(name, _)| name.ends_with("_token"))
+            .filter_map(|(name, token)| Some((name.clone(), Value::from(token_text(token)?))));
         let special_tokens = special_tokens.collect();
         let path = folder.join(TEMPLATE_FILE);
         if let Ok(bytes) = read_small_file(&path, MAX_CONFIG_BYTES) {

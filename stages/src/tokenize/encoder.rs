@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
-use tokenizers::{Model, OffsetType, PreTokenizer};
+use tokenizers::{Model, OffsetType};
 
 use crate::contract::{SIGNATURE_BYTES, Signature, hex, open_regular};
 use crate::model::{ModelFiles, is_gguf_file};
@@ -19,7 +19,7 @@ use super::encoded::character_ends;
 use super::gguf_tokenizer::tokenizer_json;
 use super::library::Library;
 use super::other_config;
-use super::patterns::{NormalizerSteps, PreTokenizerSteps, differing_pattern};
+use super::patterns::TokenizerSteps;
 use super::problem::EncodeRefusal;
 use super::settings::SpecialTokensInText;
 use super::split::Splitter;
@@ -35,8 +35,7 @@ pub(crate) const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
 /// and random `dropout` or sampling are not applied: the ids of a text depend only on the text.
 pub struct Encoder {
     pub(super) library: Library,
-    normalizer: NormalizerSteps,
-    pre_tokenizer: PreTokenizerSteps,
+    steps: TokenizerSteps,
     pub(super) splitter: Result<Splitter, &'static str>,
     digest: String,
     largest_id: u32,
@@ -135,20 +134,18 @@ impl Encoder {
         library: Library,
         model: Option<&BpeModel<'_>>,
     ) -> tokenizers::Result<Self> {
-        let steps = library.steps();
+        let tokenizer = library.steps();
         let largest_of_model = match model {
             Some(model) => model.vocab.values().copied().max(),
             None => library.model()?.get_vocab().into_values().max(),
         };
-        let added = steps.get_added_tokens_decoder().into_keys().max();
+        let added = tokenizer.get_added_tokens_decoder().into_keys().max();
         let largest_id = largest_of_model.max(added).ok_or("the vocabulary is empty")?;
-        let normalizer = NormalizerSteps::new(steps.get_normalizer())?;
-        let pre_tokenizer = PreTokenizerSteps::new(steps.get_pre_tokenizer())?;
-        let added = added_tokens(steps, &normalizer)?;
+        let steps = TokenizerSteps::new(tokenizer)?;
+        let added = added_tokens(tokenizer, &steps)?;
         Ok(Self {
-            splitter: Splitter::new(steps, model, &normalizer, &pre_tokenizer, added)?,
-            normalizer,
-            pre_tokenizer,
+            splitter: Splitter::new(tokenizer, model, &steps, added)?,
+            steps,
             library,
             digest: hex(&Sha256::digest(json)),
             largest_id,
@@ -211,7 +208,7 @@ impl Encoder {
 
     /// Describes where ids may differ from those of the Python packages.
     pub fn warnings(&self) -> Vec<String> {
-        let pattern = differing_pattern(&self.normalizer, &self.pre_tokenizer).map(|pattern| format!(
+        let pattern = self.steps.differing_pattern().map(|pattern| format!(
             "the tokenizer's pattern `{pattern}` matches word characters (`\\w` or `\\b`), which longsift and Hugging Face's \
              package define differently for U+200D and some marks: the ids of texts with such characters may differ"
         ));
@@ -246,13 +243,13 @@ impl Encoder {
 
     pub(super) fn encode_whole(&self, text: &str) -> Result<EncodedText, EncodeRefusal> {
         let _budget = PatternBudget::start(text.len());
-        let normalizer = self.normalizer.watched();
+        let normalizer = self.steps.watched_normalizer();
         let added = self.library.steps().get_added_vocabulary();
         let mut pieces = added.extract_and_normalize(Some(&normalizer), text);
         if let Some(problem) = normalizer.into_problem() {
             return Err(problem);
         }
-        self.pre_tokenizer.pre_tokenize(&mut pieces)?;
+        self.steps.pre_tokenize(&mut pieces)?;
         self.library.model()?.tokenize_in_pretokenized(&mut pieces, None)?;
         let encoding = pieces.into_encoding(None, 0, OffsetType::Byte)?;
         let ends = character_ends(text, encoding.get_offsets());

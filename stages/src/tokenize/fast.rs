@@ -15,10 +15,10 @@ use super::merges::Merges;
 use super::part_cache::{self, Key, LONG_PART, MAX_IDS, MAX_SHORT, PartCache};
 use super::parts::{Parts, Recipe};
 use super::patterns::{
-    BYTE_LEVEL_PATTERN, DEEPSEEK_CODER, DEEPSEEK_V3, O200K, PreTokenizerStep, PreTokenizerSteps,
+    BYTE_LEVEL_PATTERN, DEEPSEEK_CODER, DEEPSEEK_V3, O200K, PreTokenizerStep, TokenizerSteps,
     cl100k,
 };
-use super::scan::{Cl100k, DeepSeekCoder, DeepSeekV3, Gpt2, O200k, Scan, Scanner};
+use super::scan::{Cl100k, DeepSeekCoder, DeepSeekV3, Gpt2, O200k, Scan};
 use super::token_bytes::byte_level_bytes;
 
 /// Number of parts whose ends and keys are computed before the first look-up, so that reads of the cache overlap.
@@ -30,7 +30,7 @@ const READ: usize = BLOCK + 16;
 pub(super) struct FastPath {
     /// Pre-tokenizer into whose pieces a text is cut; tokens consist of bytes. `None` to cut at unjoined characters; tokens
     /// consist of characters.
-    scanner: Option<Scanner>,
+    scanner: Option<Box<dyn Scan>>,
     merges: Merges,
     joins: Joins,
     pub(super) long_parts: LongParts,
@@ -43,29 +43,29 @@ impl FastPath {
     pub(super) fn new(
         model: Option<&BpeModel<'_>>,
         recipe: &Recipe,
-        pre_tokenizer: &PreTokenizerSteps,
+        steps: &TokenizerSteps,
         long_parts: Option<LongParts>,
     ) -> Result<Self, &'static str> {
         let model = model.ok_or("its model does not merge pairs")?;
         let long_parts = long_parts.ok_or("its tokens depend on more than merges")?;
         let (scanner, merges, joins) = match &recipe.parts {
             Parts::Pieces(_) => {
-                let scanner = Scanner::new(pre_tokenizer).ok_or("its pre-tokenizer is unknown")?;
+                let scanner =
+                    scanner(&steps.pre_tokenizer).ok_or("its pre-tokenizer is unknown")?;
                 (Some(scanner), Merges::for_bytes(model)?, Joins::new(model, byte_level_bytes()))
             }
             Parts::Unmerged(_) => {
                 use super::patterns::NormalizerStep::Crate;
                 use NormalizerWrapper::Replace;
-                let replaces_blanks = match (
-                    recipe.part.normalizer.0.as_slice(),
-                    recipe.part.pre_tokenizer.0.as_slice(),
-                ) {
-                    ([Crate(Replace(replace))], []) => replace.content == "▁",
-                    ([], [PreTokenizerStep::Crate(PreTokenizerWrapper::Metaspace(spaces))]) => {
-                        spaces.get_replacement() == '▁'
-                    }
-                    _ => false,
-                };
+                let replaces_blanks =
+                    match (recipe.part.normalizer.as_slice(), recipe.part.pre_tokenizer.as_slice())
+                    {
+                        ([Crate(Replace(replace))], []) => replace.content == "▁",
+                        ([], [PreTokenizerStep::Crate(PreTokenizerWrapper::Metaspace(spaces))]) => {
+                            spaces.get_replacement() == '▁'
+                        }
+                        _ => false,
+                    };
                 if !replaces_blanks {
                     return Err("its normalizer does more than write blanks as `▁`");
                 }
@@ -94,16 +94,9 @@ impl FastPath {
         ids: &mut Vec<u32>,
         on_boundary: impl FnMut(usize, usize),
     ) -> usize {
-        let work = EncodeCall { path: self, cache, text, classes: &CLASSES, on_boundary };
-        match self.scanner {
-            Some(Scanner::Gpt2) => work.encode(&Gpt2, start, stop, ids),
-            Some(Scanner::Cl100k { digits: 1 }) => work.encode(&Cl100k::<1>, start, stop, ids),
-            Some(Scanner::Cl100k { .. }) => work.encode(&Cl100k::<3>, start, stop, ids),
-            Some(Scanner::O200k) => work.encode(&O200k, start, stop, ids),
-            Some(Scanner::DeepSeekCoder) => work.encode(&DeepSeekCoder, start, stop, ids),
-            Some(Scanner::DeepSeekV3) => work.encode(&DeepSeekV3, start, stop, ids),
-            None => work.encode(&self.joins, start, stop, ids),
-        }
+        let scanner = self.scanner.as_deref().unwrap_or(&self.joins);
+        let work = EncodeCall { path: self, scanner, cache, text, classes: &CLASSES, on_boundary };
+        work.encode(start, stop, ids)
     }
 
     /// Appends the ends of consecutive tokens from byte `start` on, each rounded up to the end of its last character.
@@ -139,6 +132,7 @@ impl FastPath {
 /// State of one call of [`FastPath::encode`].
 struct EncodeCall<'a, J> {
     path: &'a FastPath,
+    scanner: &'a dyn Scan,
     cache: &'a mut PartCache,
     text: &'a str,
     classes: &'a Classes,
@@ -147,19 +141,13 @@ struct EncodeCall<'a, J> {
 
 impl<J: FnMut(usize, usize)> EncodeCall<'_, J> {
     /// Encodes the parts from byte `start` to the first boundary at or after `stop`.
-    fn encode(
-        mut self,
-        scanner: &impl Scan,
-        start: usize,
-        stop: usize,
-        ids: &mut Vec<u32>,
-    ) -> usize {
+    fn encode(mut self, start: usize, stop: usize, ids: &mut Vec<u32>) -> usize {
         let text = self.text.as_bytes();
         let (mut batch, mut lines) = (PartBatch::new(start), [0; BATCH]);
         while batch.end() < stop {
             batch.restart();
             while batch.parts <= BATCH - BLOCK && batch.end() < stop {
-                self.scan(scanner, &mut batch, stop);
+                self.scan(&mut batch, stop);
             }
             let keys = &batch.keys[..batch.parts];
             self.cache.load_lines(keys, &mut lines);
@@ -189,7 +177,7 @@ impl<J: FnMut(usize, usize)> EncodeCall<'_, J> {
 
     /// Adds the parts of a block of ASCII, or else one part.
     #[inline]
-    fn scan(&self, scanner: &impl Scan, batch: &mut PartBatch, stop: usize) {
+    fn scan(&self, batch: &mut PartBatch, stop: usize) {
         let text = self.text.as_bytes();
         let at = batch.end();
         let mut copy = [0; READ];
@@ -205,10 +193,10 @@ impl<J: FnMut(usize, usize)> EncodeCall<'_, J> {
         let mut starts = match block {
             // A character that is not ASCII is so near that the block would be wasted.
             [a, b, c, d, ..] if (a | b | c | d) & 0x80 != 0 => 0,
-            _ => scanner.starts(block, length) & !1,
+            _ => self.scanner.starts(block, length) & !1,
         };
         if starts == 0 {
-            let end = scanner.end(self.classes, text, at);
+            let end = self.scanner.end(self.classes, text, at);
             return batch.push(part_cache::key(&text[at..end]), end);
         }
         let mut begin = 0;
@@ -287,42 +275,39 @@ impl PartBatch {
     }
 }
 
-impl Scanner {
-    /// Returns the scanner of a pre-tokenizer that has exactly these patterns and writes pieces as bytes.
-    pub(super) fn new(steps: &PreTokenizerSteps) -> Option<Self> {
-        let has_prefix = matches!(steps.0.first(), Some(PreTokenizerStep::PrefixSpace));
-        let steps = &steps.0[usize::from(has_prefix)..];
-        let [steps @ .., PreTokenizerStep::Crate(PreTokenizerWrapper::ByteLevel(bytes))] = steps
-        else {
-            return None;
-        };
-        if bytes.use_regex || bytes.add_prefix_space {
-            return None;
-        }
-        let patterns: Vec<&str> = steps
-            .iter()
-            .map(|step| match step {
-                PreTokenizerStep::Pattern {
-                    regex,
-                    behavior: SplitDelimiterBehavior::Isolated,
-                    invert: false,
-                } => Some(regex.as_str()),
-                PreTokenizerStep::Crate(PreTokenizerWrapper::Digits(digits))
-                    if digits.individual_digits =>
-                {
-                    Some("digits")
-                }
-                _ => None,
-            })
-            .collect::<Option<_>>()?;
-        match patterns.as_slice() {
-            [pattern] if *pattern == BYTE_LEVEL_PATTERN => Some(Self::Gpt2),
-            [pattern] if *pattern == cl100k("") => Some(Self::Cl100k { digits: 1 }),
-            [pattern] if *pattern == cl100k("{1,3}") => Some(Self::Cl100k { digits: 3 }),
-            [pattern] if *pattern == O200K => Some(Self::O200k),
-            [steps @ .., "digits"] if *steps == DEEPSEEK_CODER => Some(Self::DeepSeekCoder),
-            steps if *steps == DEEPSEEK_V3 => Some(Self::DeepSeekV3),
+/// Returns the scanner of a pre-tokenizer that has exactly these patterns and writes pieces as bytes.
+fn scanner(steps: &[PreTokenizerStep]) -> Option<Box<dyn Scan>> {
+    let has_prefix = matches!(steps.first(), Some(PreTokenizerStep::PrefixSpace));
+    let steps = &steps[usize::from(has_prefix)..];
+    let [steps @ .., PreTokenizerStep::Crate(PreTokenizerWrapper::ByteLevel(bytes))] = steps else {
+        return None;
+    };
+    if bytes.use_regex || bytes.add_prefix_space {
+        return None;
+    }
+    let patterns: Vec<&str> = steps
+        .iter()
+        .map(|step| match step {
+            PreTokenizerStep::Pattern {
+                regex,
+                behavior: SplitDelimiterBehavior::Isolated,
+                invert: false,
+            } => Some(regex.as_str()),
+            PreTokenizerStep::Crate(PreTokenizerWrapper::Digits(digits))
+                if digits.individual_digits =>
+            {
+                Some("digits")
+            }
             _ => None,
-        }
+        })
+        .collect::<Option<_>>()?;
+    match patterns.as_slice() {
+        [pattern] if *pattern == BYTE_LEVEL_PATTERN => Some(Box::new(Gpt2)),
+        [pattern] if *pattern == cl100k("") => Some(Box::new(Cl100k { digits: 1 })),
+        [pattern] if *pattern == cl100k("{1,3}") => Some(Box::new(Cl100k { digits: 3 })),
+        [pattern] if *pattern == O200K => Some(Box::new(O200k)),
+        [steps @ .., "digits"] if *steps == DEEPSEEK_CODER => Some(Box::new(DeepSeekCoder)),
+        steps if *steps == DEEPSEEK_V3 => Some(Box::new(DeepSeekV3)),
+        _ => None,
     }
 }

@@ -48,7 +48,7 @@ impl LongParts {
             return None;
         }
         let is_byte_level = match &recipe.parts {
-            Parts::Pieces(_) if merges_bytes(&recipe.part.pre_tokenizer.0) => true,
+            Parts::Pieces(_) if merges_bytes(&recipe.part.pre_tokenizer) => true,
             Parts::Unmerged(pairs) if pairs.knows_every_character() => false,
             _ => return None,
         };

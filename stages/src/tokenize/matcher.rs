@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use regex_automata::meta::{self, Cache};
+use regex_automata::meta;
 use regex_automata::util::syntax;
 use regex_automata::{Anchored, Input, PatternID};
 
@@ -23,10 +23,6 @@ pub(super) enum Matcher {
         runs: bool,
     },
 }
-
-/// Search memory of a thread.
-#[derive(Debug)]
-pub(super) struct MatcherCache(Option<Cache>);
 
 impl Matcher {
     /// Builds the automaton of a pattern; `None` if its matches might differ from those of the backtracking engine,
@@ -57,25 +53,10 @@ impl Matcher {
         matches!(self, Self::WithBlanks(_))
     }
 
-    /// Returns the memory for a thread's searches.
-    pub(super) fn cache(&self) -> MatcherCache {
-        MatcherCache(match self {
-            Self::Regular(regex) | Self::WithBlanks(regex) => Some(regex.create_cache()),
-            Self::Numbers { .. } => None,
-        })
-    }
-
     /// Returns the first match at or after byte `at` of `text`. It depends on nothing else.
-    pub(super) fn find(
-        &self,
-        cache: &mut MatcherCache,
-        text: &str,
-        at: usize,
-    ) -> Option<Range<usize>> {
-        let mut search = |regex: &meta::Regex, anchored| {
-            let input = Input::new(text).range(at..).anchored(anchored);
-            let cache = cache.0.as_mut().expect("`Matcher::cache` gives a pattern's memory");
-            regex.search_with(cache, &input)
+    pub(super) fn find(&self, text: &str, at: usize) -> Option<Range<usize>> {
+        let search = |regex: &meta::Regex, anchored| {
+            regex.search(&Input::new(text).range(at..).anchored(anchored))
         };
         match self {
             Self::Regular(regex) => search(regex, Anchored::No).map(|found| found.range()),
@@ -152,8 +133,8 @@ mod tests {
 
     fn all(pattern: &str, text: &str) -> Vec<Range<usize>> {
         let matcher = Matcher::new(pattern).unwrap();
-        let (mut found, mut at, mut cache) = (Vec::new(), 0, matcher.cache());
-        while let Some(range) = matcher.find(&mut cache, text, at) {
+        let (mut found, mut at) = (Vec::new(), 0);
+        while let Some(range) = matcher.find(text, at) {
             at = range.end;
             found.push(range);
         }

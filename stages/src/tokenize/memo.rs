@@ -7,15 +7,12 @@ pub(super) type PartToken = (u32, u32);
 
 /// Maximum length of a cached part, in bytes.
 const MAX_PART_BYTES: usize = 128;
-/// Maximum number of cached parts per generation: about 4 MB.
-const MAX_PARTS: usize = 1 << 15;
+/// Maximum number of cached parts: about 8 MB.
+const MAX_PARTS: usize = 1 << 16;
 
-/// Tokens of parts, in two generations: when one is full, parts that were not used for long are evicted.
+/// Tokens of parts; forgets all when it is full.
 #[derive(Debug, Default)]
-pub(super) struct Memo {
-    recent: HashMap<Box<str>, Box<[PartToken]>>,
-    older: HashMap<Box<str>, Box<[PartToken]>>,
-}
+pub(super) struct Memo(HashMap<Box<str>, Box<[PartToken]>>);
 
 impl Memo {
     /// Passes the tokens of `part`, cached or from `encode`, to `take`.
@@ -27,18 +24,15 @@ impl Memo {
     ) -> Result<(), E> {
         if part.len() > MAX_PART_BYTES {
             take(&encode()?);
-        } else if let Some(tokens) = self.recent.get(part) {
+        } else if let Some(tokens) = self.0.get(part) {
             take(tokens);
         } else {
-            let (part, tokens) = match self.older.remove_entry(part) {
-                Some(known) => known,
-                None => (part.into(), encode()?.into()),
-            };
+            let tokens = encode()?;
             take(&tokens);
-            if self.recent.len() == MAX_PARTS {
-                self.older = std::mem::take(&mut self.recent);
+            if self.0.len() == MAX_PARTS {
+                self.0.clear();
             }
-            self.recent.insert(part, tokens);
+            self.0.insert(part.into(), tokens.into());
         }
         Ok(())
     }
@@ -49,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn repeated_parts_are_cached_and_old_ones_evicted() {
+    fn short_parts_are_cached_until_the_cache_is_full() {
         let (mut memo, mut encoded) = (Memo::default(), 0);
         let mut tokens = |part: String| {
             let encode = || {
@@ -60,18 +54,16 @@ mod tests {
                 .unwrap();
             encoded
         };
-        for number in 0..3 * MAX_PARTS {
-            tokens("again".to_owned());
+        for number in 0..MAX_PARTS {
             tokens(number.to_string());
         }
-        assert_eq!(tokens("again".to_owned()), 1 + 3 * MAX_PARTS);
-        assert_eq!(tokens((3 * MAX_PARTS - 1).to_string()), 1 + 3 * MAX_PARTS);
-        assert_eq!(tokens("0".to_owned()), 2 + 3 * MAX_PARTS, "the part was evicted");
-        assert_eq!(tokens("x".repeat(MAX_PART_BYTES + 1)), 3 + 3 * MAX_PARTS);
-        assert_eq!(
-            tokens("x".repeat(MAX_PART_BYTES + 1)),
-            4 + 3 * MAX_PARTS,
-            "long parts are not kept"
-        );
+        assert_eq!(tokens("0".to_owned()), MAX_PARTS);
+        assert_eq!(tokens("other".to_owned()), MAX_PARTS + 1);
+        assert_eq!(tokens("other".to_owned()), MAX_PARTS + 1);
+        assert_eq!(tokens("0".to_owned()), MAX_PARTS + 2, "the cache was full");
+        for again in 3..=4 {
+            let long = "x".repeat(MAX_PART_BYTES + 1);
+            assert_eq!(tokens(long), MAX_PARTS + again, "long parts are not kept");
+        }
     }
 }

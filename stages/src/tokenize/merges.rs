@@ -38,48 +38,26 @@ pub(super) struct Merges {
     slots: RandomTable<u64>,
     /// A bit for the hash of each pair that has a merge.
     filter: Box<[u64]>,
-    merged: MergedIds,
+    /// Ids that merges produce, by rank.
+    merged: Box<[u32]>,
     symbols: Symbols,
+    /// Rank of two neighbouring bytes: `first << 8 | second`; empty for a model of characters.
+    byte_ranks: Box<[u32]>,
     /// Parts, by their bytes, that are one token regardless of merges: for models with `ignore_merges`.
     whole: HashMap<Box<[u8]>, u32>,
     /// Bytes of text per token; 0 for an id that is not in the vocabulary.
     token_bytes: Box<[u16]>,
 }
 
-/// Ids that merges produce, by rank.
-#[derive(Debug)]
-enum MergedIds {
-    /// Consecutive ids from this one on, which need no table.
-    From(u32),
-    ByRank(Box<[u32]>),
-}
-
-impl MergedIds {
-    fn new(ids: Vec<u32>) -> Self {
-        let first = ids.first().copied().unwrap_or(0);
-        let are_consecutive = ids.iter().zip(first..).all(|(id, expected)| *id == expected);
-        if are_consecutive { Self::From(first) } else { Self::ByRank(ids.into()) }
-    }
-
-    #[inline]
-    fn id(&self, rank: u32) -> u32 {
-        match self {
-            Self::From(first) => first + rank,
-            Self::ByRank(ids) => ids[rank as usize],
-        }
-    }
-}
-
 /// Symbols of a part before the first merge.
 #[derive(Debug)]
 enum Symbols {
-    Bytes {
-        ids: Box<[u32; 256]>,
-        /// Rank of two neighbouring bytes: `first << 8 | second`.
-        ranks: Box<[u32]>,
-    },
+    Bytes(Box<[u32; 256]>),
     /// One symbol per character, or one per byte of a character without a token.
-    Characters { ids: HashMap<char, u32>, bytes: Box<[u32; 256]> },
+    Characters {
+        ids: HashMap<char, u32>,
+        bytes: Box<[u32; 256]>,
+    },
 }
 
 impl Merges {
@@ -94,19 +72,14 @@ impl Merges {
                 ids[usize::from(byte)] = *id;
             }
         }
-        let symbols = Symbols::Bytes { ids, ranks: Box::default() };
+        let symbols = Symbols::Bytes(ids.clone());
         let mut merges =
             Self::new(model, symbols, |token| spelled(token).map_or(0, |bytes| bytes.len()))?;
+        let rank = |pair: usize| merges.rank(ids[pair >> 8], ids[pair & 0xFF]);
+        merges.byte_ranks = (0..1 << 16).map(rank).collect();
         if model.ignore_merges {
             let spelled = |(token, id): (&Text<'_>, &u32)| Some((spelled(token)?.into(), *id));
             merges.whole = model.vocab.iter().filter_map(spelled).collect();
-        }
-        let rank =
-            |first: usize, second: usize, ids: &[u32; 256]| merges.rank(ids[first], ids[second]);
-        let Symbols::Bytes { ids, .. } = &merges.symbols else { unreachable!("it was made above") };
-        let pairs = (0..1 << 16).map(|pair| rank(pair >> 8, pair & 0xFF, ids)).collect();
-        if let Symbols::Bytes { ranks, .. } = &mut merges.symbols {
-            *ranks = pairs;
         }
         Ok(merges)
     }
@@ -150,8 +123,9 @@ impl Merges {
         let mut merges = Self {
             slots: RandomTable::zeroed(capacity),
             filter: vec![0; 1 << (FILTER_BITS - 6)].into(),
-            merged: MergedIds::From(0),
+            merged: Box::default(),
             symbols,
+            byte_ranks: Box::default(),
             whole: HashMap::new(),
             token_bytes: token_bytes.into(),
         };
@@ -166,7 +140,7 @@ impl Merges {
             merged.push(id_of(&token)?);
             merges.insert(id_of(left)?, id_of(right)?, rank as u64);
         }
-        merges.merged = MergedIds::new(merged);
+        merges.merged = merged.into();
         Ok(merges)
     }
 
@@ -219,7 +193,7 @@ impl Merges {
         }
         let first = ids.len();
         match &self.symbols {
-            Symbols::Bytes { ids: byte_ids, .. } => {
+            Symbols::Bytes(byte_ids) => {
                 ids.extend(part.iter().map(|byte| byte_ids[usize::from(*byte)]));
             }
             Symbols::Characters { ids: letter_ids, bytes } => {
@@ -257,9 +231,9 @@ impl Merges {
             if rank == NO_RANK { NO_RANK } else { rank << SHORT_BITS | at as u32 }
         };
         for at in 0..symbols - 1 {
-            let rank = match &self.symbols {
-                Symbols::Bytes { ranks, .. } => {
-                    ranks[usize::from(part[at]) << 8 | usize::from(part[at + 1])]
+            let rank = match self.symbols {
+                Symbols::Bytes(_) => {
+                    self.byte_ranks[usize::from(part[at]) << 8 | usize::from(part[at + 1])]
                 }
                 Symbols::Characters { .. } => self.rank(ids[at], ids[at + 1]),
             };
@@ -274,7 +248,7 @@ impl Merges {
                 break;
             }
             let at = lowest as usize % MAX_SHORT;
-            let id = self.merged.id(lowest >> SHORT_BITS);
+            let id = self.merged[(lowest >> SHORT_BITS) as usize];
             let merged = usize::from(after[at]);
             let next = usize::from(after[merged]);
             ids[at] = id;
@@ -309,7 +283,7 @@ impl Merges {
             {
                 continue;
             }
-            let id = self.merged.id(rank);
+            let id = self.merged[rank as usize];
             ids[at as usize] = id;
             ids[right as usize] = MERGED;
             let after = links[right as usize].1;

@@ -7,10 +7,9 @@ use std::path::Path;
 use serde_json::{Map, Value};
 use tokenizers::Tokenizer;
 
-use crate::model::folder_files::{MAX_CONFIG_BYTES, read_small_file};
+use crate::model::folder_files::{token_text, tokenizer_config};
+use crate::model::listed;
 
-/// Maximum number of tokens that a message lists.
-const MAX_LISTED: usize = 4;
 /// Settings that name a token.
 const TOKENS: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
@@ -25,17 +24,10 @@ const BERT_SETTINGS: [(&str, &str); 3] = [
 
 /// Describes each setting of the files next to a `tokenizer.json` that gives other ids than `tokenizer`.
 pub(super) fn differences(folder: &Path, tokenizer: &Tokenizer) -> Vec<String> {
-    let file = read_small_file(&folder.join("tokenizer_config.json"), MAX_CONFIG_BYTES).ok();
-    let config = file.and_then(|bytes| serde_json::from_slice::<Map<String, Value>>(&bytes).ok());
-    let Some(config) = config else { return Vec::new() };
+    let config = tokenizer_config(folder);
     let tokens = added_tokens(&config, tokenizer);
     let prefix = prefix_space(&config, tokenizer);
     tokens.into_iter().chain(prefix).chain(bert_normalizer(&config, tokenizer)).collect()
-}
-
-/// Returns the text of a token: a string, or an object with its settings.
-fn content(token: &Value) -> Option<&str> {
-    token.as_str().or_else(|| token.get("content")?.as_str())
 }
 
 fn added_tokens(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<String> {
@@ -45,31 +37,26 @@ fn added_tokens(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<St
         .map(|(id, token)| (token.content, id))
         .collect();
     let by_id = config.get("added_tokens_decoder").and_then(Value::as_object).into_iter().flatten();
-    let by_id = by_id.filter_map(|(id, token)| Some((content(token)?, id.parse::<u32>().ok())));
-    let named = TOKENS.iter().filter_map(|name| content(config.get(*name)?));
+    let by_id = by_id.filter_map(|(id, token)| Some((token_text(token)?, id.parse::<u32>().ok())));
+    let named = TOKENS.iter().filter_map(|name| token_text(config.get(*name)?));
     let lists = TOKEN_LISTS.iter().filter_map(|name| config.get(*name));
-    let listed = lists.flat_map(|list| match list {
-        Value::Array(tokens) => tokens.iter().filter_map(content).collect(),
-        Value::Object(tokens) => tokens.values().filter_map(content).collect(),
+    let of_lists = lists.flat_map(|list| match list {
+        Value::Array(tokens) => tokens.iter().filter_map(token_text).collect(),
+        Value::Object(tokens) => tokens.values().filter_map(token_text).collect(),
         _ => Vec::new(),
     });
-    let wanted = by_id.chain(named.chain(listed).map(|token| (token, None)));
+    let wanted = by_id.chain(named.chain(of_lists).map(|token| (token, None)));
     let other = |(token, id): &(&str, Option<u32>)| match added.get(*token) {
         Some(own) => id.is_some_and(|id| id != *own),
         None => true,
     };
     let others: BTreeSet<&str> = wanted.filter(other).map(|(token, _)| token).collect();
-    let shown: Vec<String> =
-        others.iter().take(MAX_LISTED).map(|token| format!("`{token}`")).collect();
-    let more = match others.len().saturating_sub(MAX_LISTED) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
+    let others: Vec<&str> = others.into_iter().collect();
     (!others.is_empty()).then(|| {
         format!(
-            "`tokenizer_config.json` has added tokens that `tokenizer.json` does not have, or has under other ids: {}{more}; \
+            "`tokenizer_config.json` has added tokens that `tokenizer.json` does not have, or has under other ids: {}; \
              transformers adds them when it loads the tokenizer, so texts with these tokens get other ids here",
-            shown.join(", ")
+            listed(&others, 4)
         )
     })
 }

@@ -10,8 +10,6 @@ use super::bpe_model::{BpeModel, Text};
 #[derive(Debug)]
 pub(super) struct MergedPairs {
     pairs: HashSet<(char, char)>,
-    /// The pairs of ASCII characters, by both characters.
-    ascii: Box<[[bool; 128]; 128]>,
     /// Characters before which a boundary is possible; `None` for any, if every character has tokens.
     known: Option<HashSet<char>>,
     /// Characters that the tokenizer replaces before it merges.
@@ -30,7 +28,7 @@ impl MergedPairs {
             model.unk_token.as_deref() == Some(part)
                 || model.byte_fallback && byte_tokens.iter().any(|token| token == part)
         };
-        let (mut pairs, mut ascii) = (HashSet::new(), Box::new([[false; 128]; 128]));
+        let mut pairs = HashSet::new();
         for merge in &model.merges {
             let (left, right) = merge.tokens()?;
             if (left.starts_with('<') || right.starts_with('<'))
@@ -39,12 +37,7 @@ impl MergedPairs {
                 return None;
             }
             let letters: Vec<char> = left.chars().chain(right.chars()).collect();
-            for pair in letters.windows(2) {
-                pairs.insert((pair[0], pair[1]));
-                if pair[0].is_ascii() && pair[1].is_ascii() {
-                    ascii[pair[0] as usize][pair[1] as usize] = true;
-                }
-            }
+            pairs.extend(letters.windows(2).map(|pair| (pair[0], pair[1])));
         }
         // Unknown characters may be one token together; such a token ends where a known character follows.
         let every_byte = model.byte_fallback
@@ -60,7 +53,7 @@ impl MergedPairs {
             };
             model.vocab.keys().filter_map(single).collect()
         };
-        Some(Self { pairs, ascii, known: (!every_byte).then(known), replaced })
+        Some(Self { pairs, known: (!every_byte).then(known), replaced })
     }
 
     /// Returns whether every character has tokens, at least those of its bytes.
@@ -76,11 +69,7 @@ impl MergedPairs {
                 .fold(letter, |now, (from, to)| if now == *from { *to } else { now })
         };
         let (left, right) = (replaced(left), replaced(right));
-        let merged = if left.is_ascii() && right.is_ascii() {
-            self.ascii[left as usize][right as usize]
-        } else {
-            self.pairs.contains(&(left, right))
-        };
-        !merged && self.known.as_ref().is_none_or(|known| known.contains(&right))
+        !self.pairs.contains(&(left, right))
+            && self.known.as_ref().is_none_or(|known| known.contains(&right))
     }
 }

@@ -20,9 +20,9 @@ use tokenizers::{SplitDelimiterBehavior, Tokenizer};
 
 use super::bpe_model::BpeModel;
 use super::budget::{self, BudgetExceeded};
-use super::matcher::{Matcher, MatcherCache};
+use super::matcher::Matcher;
 use super::pairs::MergedPairs;
-use super::patterns::{NormalizerStep, NormalizerSteps, PreTokenizerStep, PreTokenizerSteps};
+use super::patterns::{NormalizerStep, PreTokenizerStep, TokenizerSteps};
 
 /// Method of splitting texts.
 #[derive(Debug)]
@@ -52,16 +52,10 @@ pub(super) struct Recipe {
     pub(super) composes: bool,
     /// Whether a text that does not begin with a space gets one.
     pub(super) prefix_space: bool,
-    pub(super) part: PartSteps,
+    /// Steps of a part.
+    pub(super) part: TokenizerSteps,
     /// Steps of the first part of a text, if they differ: at the start of a document, and after an added token.
-    pub(super) first: Option<[PartSteps; 2]>,
-}
-
-/// Steps of a part before the model.
-#[derive(Debug)]
-pub(super) struct PartSteps {
-    pub(super) normalizer: NormalizerSteps,
-    pub(super) pre_tokenizer: PreTokenizerSteps,
+    pub(super) first: Option<[TokenizerSteps; 2]>,
 }
 
 impl Recipe {
@@ -69,34 +63,33 @@ impl Recipe {
     pub(super) fn new(
         tokenizer: &Tokenizer,
         model: Option<&BpeModel<'_>>,
-        normalizer: &NormalizerSteps,
-        pre_tokenizer: &PreTokenizerSteps,
+        steps: &TokenizerSteps,
     ) -> Result<Self, &'static str> {
-        Self::pieces(normalizer, pre_tokenizer)
-            .or_else(|| Self::words(normalizer, pre_tokenizer))
-            .map_or_else(|| Self::unmerged(tokenizer, model, normalizer, pre_tokenizer), Ok)
+        Self::pieces(steps)
+            .or_else(|| Self::words(steps))
+            .map_or_else(|| Self::unmerged(tokenizer, model, steps), Ok)
     }
 
     /// Returns the recipe for a pre-tokenizer that begins with patterns, after at most composition.
-    fn pieces(normalizer: &NormalizerSteps, pre_tokenizer: &PreTokenizerSteps) -> Option<Self> {
-        let composes = match normalizer.0.as_slice() {
+    fn pieces(TokenizerSteps { normalizer, pre_tokenizer }: &TokenizerSteps) -> Option<Self> {
+        let composes = match normalizer.as_slice() {
             [] => false,
             [NormalizerStep::Crate(NormalizerWrapper::NFC(_))] => true,
             _ => return None,
         };
-        let prefix_space = matches!(pre_tokenizer.0.first(), Some(PreTokenizerStep::PrefixSpace));
-        let rest = &pre_tokenizer.0[usize::from(prefix_space)..];
+        let prefix_space = matches!(pre_tokenizer.first(), Some(PreTokenizerStep::PrefixSpace));
+        let rest = &pre_tokenizer[usize::from(prefix_space)..];
         let steps: Vec<SplitStep> = rest.iter().map_while(SplitStep::new).collect();
-        let inner = PreTokenizerSteps(rest[steps.len()..].to_vec());
-        if steps.is_empty() || inner.0.iter().any(wants_place) {
+        let inner = rest[steps.len()..].to_vec();
+        if steps.is_empty() || inner.iter().any(wants_place) {
             return None;
         }
-        let part = PartSteps { normalizer: NormalizerSteps(Vec::new()), pre_tokenizer: inner };
+        let part = TokenizerSteps { normalizer: Vec::new(), pre_tokenizer: inner };
         Some(Self { parts: Parts::Pieces(steps), composes, prefix_space, part, first: None })
     }
 
     /// Returns the recipe for a pre-tokenizer that drops white space first.
-    fn words(normalizer: &NormalizerSteps, pre_tokenizer: &PreTokenizerSteps) -> Option<Self> {
+    fn words(all: &TokenizerSteps) -> Option<Self> {
         use NormalizerWrapper as N;
         use PreTokenizerWrapper as P;
         let by_character = |step: &NormalizerStep| {
@@ -114,35 +107,33 @@ impl Recipe {
             )
         };
         let drops_blanks = matches!(
-            pre_tokenizer.0.first(),
+            all.pre_tokenizer.first(),
             Some(PreTokenizerStep::Crate(
                 P::BertPreTokenizer(_) | P::Whitespace(_) | P::WhitespaceSplit(_)
             ))
         );
         if !drops_blanks
-            || !normalizer.0.iter().all(by_character)
-            || pre_tokenizer.0.iter().any(wants_place)
+            || !all.normalizer.iter().all(by_character)
+            || all.pre_tokenizer.iter().any(wants_place)
         {
             return None;
         }
-        let part =
-            PartSteps { normalizer: normalizer.clone(), pre_tokenizer: pre_tokenizer.clone() };
-        Some(Self { parts: Parts::Words, composes: false, prefix_space: false, part, first: None })
+        let (parts, part) = (Parts::Words, all.clone());
+        Some(Self { parts, composes: false, prefix_space: false, part, first: None })
     }
 
     /// Returns the recipe for a model that merges whole texts, in which blanks have become a visible character.
     fn unmerged(
         tokenizer: &Tokenizer,
         model: Option<&BpeModel<'_>>,
-        normalizer: &NormalizerSteps,
-        pre_tokenizer: &PreTokenizerSteps,
+        all: &TokenizerSteps,
     ) -> Result<Self, &'static str> {
         if !matches!(tokenizer.get_model(), ModelWrapper::BPE(_)) {
             return Err("its model reads whole texts and does not merge pairs");
         }
         let mut replaced = Vec::new();
         let mut inner = Vec::new();
-        for step in &normalizer.0 {
+        for step in &all.normalizer {
             match step {
                 NormalizerStep::Crate(NormalizerWrapper::Prepend(_)) => continue,
                 NormalizerStep::Crate(step) => replaced.push(
@@ -153,13 +144,13 @@ impl Recipe {
             }
             inner.push(step.clone());
         }
-        let not_first = match pre_tokenizer.0.as_slice() {
+        let not_first = match all.pre_tokenizer.as_slice() {
             [] => None,
             [PreTokenizerStep::Crate(PreTokenizerWrapper::Metaspace(spaces))] if !spaces.split => {
                 replaced.push((' ', spaces.get_replacement()));
                 Some(spaces)
             }
-            [PreTokenizerStep::Crate(PreTokenizerWrapper::Split(split))] if matches!(&split.pattern, SplitPattern::String(text) if never_occurs(text, &normalizer.0)) => {
+            [PreTokenizerStep::Crate(PreTokenizerWrapper::Split(split))] if matches!(&split.pattern, SplitPattern::String(text) if never_occurs(text, &all.normalizer)) => {
                 None
             }
             _ => return Err("its pre-tokenizer has an unknown type"),
@@ -173,23 +164,16 @@ impl Recipe {
                 let spaces = Metaspace::new(spaces.get_replacement(), scheme, false);
                 PreTokenizerStep::Crate(PreTokenizerWrapper::Metaspace(spaces))
             });
-            PreTokenizerSteps(metaspace.into_iter().collect())
+            metaspace.into_iter().collect()
         };
         let behind_a_token = |scheme| match scheme {
             PrependScheme::First => PrependScheme::Never,
             other => other,
         };
-        let first = [
-            PartSteps { normalizer: normalizer.clone(), pre_tokenizer: pre_tokenizer.clone() },
-            PartSteps {
-                normalizer: normalizer.clone(),
-                pre_tokenizer: pre_tokenizer_with(behind_a_token),
-            },
-        ];
-        let part = PartSteps {
-            normalizer: NormalizerSteps(inner),
-            pre_tokenizer: pre_tokenizer_with(|_| PrependScheme::Never),
-        };
+        let behind = pre_tokenizer_with(behind_a_token);
+        let first = [all.clone(), TokenizerSteps { pre_tokenizer: behind, ..all.clone() }];
+        let pre_tokenizer = pre_tokenizer_with(|_| PrependScheme::Never);
+        let part = TokenizerSteps { normalizer: inner, pre_tokenizer };
         let parts = Parts::Unmerged(pairs);
         Ok(Self { parts, composes: false, prefix_space: false, part, first: Some(first) })
     }
@@ -255,14 +239,6 @@ impl SplitStep {
 }
 
 impl Parts {
-    /// Returns the memory that a thread needs to split texts.
-    pub(super) fn caches(&self) -> Vec<MatcherCache> {
-        match self {
-            Self::Pieces(steps) => steps.iter().map(|step| step.matcher.cache()).collect(),
-            Self::Unmerged(_) | Self::Words => Vec::new(),
-        }
-    }
-
     /// Returns whether parts from any position on soon coincide with those of the whole text.
     pub(super) fn resynchronises(&self) -> bool {
         match self {
@@ -275,13 +251,12 @@ impl Parts {
     /// and again a part boundary. The result depends only on `text` and `at`.
     pub(super) fn next<E: From<BudgetExceeded>>(
         &self,
-        caches: &mut [MatcherCache],
         text: &str,
         at: usize,
         take: &mut impl FnMut(Range<usize>) -> Result<(), E>,
     ) -> Result<usize, E> {
         let end = match self {
-            Self::Pieces(steps) => return next_match(steps, caches, text, 0, at, take),
+            Self::Pieces(steps) => return next_match(steps, text, 0, at, take),
             Self::Unmerged(pairs) => {
                 let mut before = None;
                 text[at..].char_indices().find_map(|(offset, letter)| {
@@ -310,22 +285,21 @@ fn is_blank(byte: u8) -> bool {
 /// rest of a piece that begins at byte `offset` of the text in which the parts are given.
 fn next_match<E: From<BudgetExceeded>>(
     steps: &[SplitStep],
-    caches: &mut [MatcherCache],
     text: &str,
     offset: usize,
     at: usize,
     take: &mut impl FnMut(Range<usize>) -> Result<(), E>,
 ) -> Result<usize, E> {
-    let ([step, steps @ ..], [cache, caches @ ..]) = (steps, caches) else {
+    let [step, steps @ ..] = steps else {
         take(offset + at..offset + text.len())?;
         return Ok(text.len());
     };
     budget::count_match()?;
-    let found = step.matcher.find(cache, text, at).unwrap_or(text.len()..text.len());
+    let found = step.matcher.find(text, at).unwrap_or(text.len()..text.len());
     for (range, kept) in [(at..found.start, step.keeps_gaps), (found.clone(), step.keeps_matches)] {
         let (piece, mut at) = (&text[range.clone()], 0);
         while kept && at < piece.len() {
-            at = next_match(steps, caches, piece, offset + range.start, at, take)?;
+            at = next_match(steps, piece, offset + range.start, at, take)?;
         }
     }
     Ok(found.end)

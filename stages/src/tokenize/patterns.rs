@@ -12,7 +12,7 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::pre_tokenizers::split::SplitPattern;
 use tokenizers::{
     NormalizedString, Normalizer, Offsets, PreTokenizedString, PreTokenizer, Result,
-    SplitDelimiterBehavior,
+    SplitDelimiterBehavior, Tokenizer,
 };
 
 use super::budget;
@@ -40,9 +40,20 @@ pub(super) const DEEPSEEK_V3: [&str; 3] = [
     "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+",
 ];
 
-/// Steps of a pre-tokenizer. Each processes one piece of the previous step at a time.
+/// Steps of a tokenizer around its model. Each step of the pre-tokenizer processes one piece of the previous step at a time.
+#[derive(Clone, Debug, Default)]
+pub(super) struct TokenizerSteps {
+    pub(super) normalizer: Vec<NormalizerStep>,
+    pub(super) pre_tokenizer: Vec<PreTokenizerStep>,
+}
+
 #[derive(Clone, Debug)]
-pub(super) struct PreTokenizerSteps(pub(super) Vec<PreTokenizerStep>);
+pub(super) enum NormalizerStep {
+    /// Replaces the matches of a pattern.
+    Replace { regex: Regex, content: String },
+    /// Any other step, run by the crate.
+    Crate(NormalizerWrapper),
+}
 
 #[derive(Clone, Debug)]
 pub(super) enum PreTokenizerStep {
@@ -60,54 +71,71 @@ pub(super) enum PreTokenizerStep {
     Crate(PreTokenizerWrapper),
 }
 
-impl PreTokenizerSteps {
-    /// Returns the steps of `pre_tokenizer`; none if it is missing.
-    pub(super) fn new(pre_tokenizer: Option<&PreTokenizerWrapper>) -> Result<Self> {
-        let mut steps = Vec::new();
-        if let Some(pre_tokenizer) = pre_tokenizer {
-            collect_pre_tokenizer_steps(pre_tokenizer, &mut steps)?;
-        }
-        Ok(Self(steps))
+impl TokenizerSteps {
+    pub(super) fn new(tokenizer: &Tokenizer) -> Result<Self> {
+        let mut steps = Self::default();
+        tokenizer.get_normalizer().map_or(Ok(()), |normalizer| steps.add_normalizer(normalizer))?;
+        let pre_tokenizer = tokenizer.get_pre_tokenizer();
+        pre_tokenizer.map_or(Ok(()), |pre_tokenizer| steps.add_pre_tokenizer(pre_tokenizer))?;
+        Ok(steps)
     }
-}
 
-fn collect_pre_tokenizer_steps(
-    pre_tokenizer: &PreTokenizerWrapper,
-    steps: &mut Vec<PreTokenizerStep>,
-) -> Result<()> {
-    match pre_tokenizer {
-        PreTokenizerWrapper::Sequence(sequence) => {
-            sequence
-                .as_ref()
-                .iter()
-                .try_for_each(|step| collect_pre_tokenizer_steps(step, steps))?;
-        }
-        PreTokenizerWrapper::Split(split) if let SplitPattern::Regex(pattern) = &split.pattern => {
-            let regex = Regex::new(pattern)?;
-            steps.push(PreTokenizerStep::Pattern {
-                regex,
-                behavior: split.behavior,
-                invert: split.invert,
-            });
-        }
-        PreTokenizerWrapper::ByteLevel(bytes) if bytes.use_regex => {
-            if bytes.add_prefix_space {
-                steps.push(PreTokenizerStep::PrefixSpace);
+    fn add_normalizer(&mut self, normalizer: &NormalizerWrapper) -> Result<()> {
+        match normalizer {
+            NormalizerWrapper::Sequence(sequence) => {
+                sequence.as_ref().iter().try_for_each(|step| self.add_normalizer(step))?;
             }
-            let (regex, behavior) =
-                (Regex::new(BYTE_LEVEL_PATTERN)?, SplitDelimiterBehavior::Isolated);
-            steps.push(PreTokenizerStep::Pattern { regex, behavior, invert: false });
-            let only_bytes = ByteLevel::new(false, bytes.trim_offsets, false);
-            steps.push(PreTokenizerStep::Crate(PreTokenizerWrapper::ByteLevel(only_bytes)));
+            NormalizerWrapper::Replace(replace) => {
+                // The pattern is private; its serialised form is the file format.
+                let form = serde_json::to_value(replace)?;
+                self.normalizer.push(match form["pattern"]["Regex"].as_str() {
+                    Some(pattern) => NormalizerStep::Replace {
+                        regex: Regex::new(pattern)?,
+                        content: replace.content.clone(),
+                    },
+                    None => NormalizerStep::Crate(normalizer.clone()),
+                });
+            }
+            other => self.normalizer.push(NormalizerStep::Crate(other.clone())),
         }
-        other => steps.push(PreTokenizerStep::Crate(other.clone())),
+        Ok(())
     }
-    Ok(())
-}
 
-impl PreTokenizer for PreTokenizerSteps {
-    fn pre_tokenize(&self, text: &mut PreTokenizedString) -> Result<()> {
-        self.0.iter().try_for_each(|step| match step {
+    fn add_pre_tokenizer(&mut self, pre_tokenizer: &PreTokenizerWrapper) -> Result<()> {
+        match pre_tokenizer {
+            PreTokenizerWrapper::Sequence(sequence) => {
+                sequence.as_ref().iter().try_for_each(|step| self.add_pre_tokenizer(step))?;
+            }
+            PreTokenizerWrapper::Split(split)
+                if let SplitPattern::Regex(pattern) = &split.pattern =>
+            {
+                let (behavior, invert) = (split.behavior, split.invert);
+                let regex = Regex::new(pattern)?;
+                self.pre_tokenizer.push(PreTokenizerStep::Pattern { regex, behavior, invert });
+            }
+            PreTokenizerWrapper::ByteLevel(bytes) if bytes.use_regex => {
+                if bytes.add_prefix_space {
+                    self.pre_tokenizer.push(PreTokenizerStep::PrefixSpace);
+                }
+                let (regex, behavior) =
+                    (Regex::new(BYTE_LEVEL_PATTERN)?, SplitDelimiterBehavior::Isolated);
+                let cut = PreTokenizerStep::Pattern { regex, behavior, invert: false };
+                let only_bytes = ByteLevel::new(false, bytes.trim_offsets, false);
+                let only_bytes = PreTokenizerWrapper::ByteLevel(only_bytes);
+                self.pre_tokenizer.extend([cut, PreTokenizerStep::Crate(only_bytes)]);
+            }
+            other => self.pre_tokenizer.push(PreTokenizerStep::Crate(other.clone())),
+        }
+        Ok(())
+    }
+
+    /// Returns the normaliser for one text. The crate drops a normaliser's errors, so this one records the first.
+    pub(super) fn watched_normalizer(&self) -> WatchedNormalizer<'_> {
+        WatchedNormalizer { steps: &self.normalizer, problem: OnceLock::new() }
+    }
+
+    pub(super) fn pre_tokenize(&self, text: &mut PreTokenizedString) -> Result<()> {
+        self.pre_tokenizer.iter().try_for_each(|step| match step {
             PreTokenizerStep::Pattern { regex, behavior, invert: false } => {
                 text.split(|_, piece| piece.split(ReportingPattern(regex), *behavior))
             }
@@ -123,24 +151,20 @@ impl PreTokenizer for PreTokenizerSteps {
             PreTokenizerStep::Crate(step) => step.pre_tokenize(text),
         })
     }
-}
 
-/// Returns the first of some patterns with `\w` or `\b`. The engines of this crate and of the Python package define
-/// these differently: at U+200D and some marks, only one of them matches a letter.
-pub(super) fn differing_pattern<'a>(
-    normalizer: &'a NormalizerSteps,
-    pre_tokenizer: &'a PreTokenizerSteps,
-) -> Option<&'a str> {
-    let cut = |step: &'a PreTokenizerStep| match step {
-        PreTokenizerStep::Pattern { regex, .. } => Some(regex.as_str()),
-        _ => None,
-    };
-    let replaced = |step: &'a NormalizerStep| match step {
-        NormalizerStep::Replace { regex, .. } => Some(regex.as_str()),
-        NormalizerStep::Crate(_) => None,
-    };
-    let patterns = normalizer.0.iter().filter_map(replaced);
-    patterns.chain(pre_tokenizer.0.iter().filter_map(cut)).find(|pattern| knows_words(pattern))
+    /// Returns the first pattern with `\w` or `\b`. The engines of this crate and of the Python package define these
+    /// differently: at U+200D and some marks, only one of them matches a letter.
+    pub(super) fn differing_pattern(&self) -> Option<&str> {
+        let replaced = self.normalizer.iter().filter_map(|step| match step {
+            NormalizerStep::Replace { regex, .. } => Some(regex.as_str()),
+            NormalizerStep::Crate(_) => None,
+        });
+        let cut = self.pre_tokenizer.iter().filter_map(|step| match step {
+            PreTokenizerStep::Pattern { regex, .. } => Some(regex.as_str()),
+            _ => None,
+        });
+        replaced.chain(cut).find(|pattern| knows_words(pattern))
+    }
 }
 
 /// Returns whether a pattern has `\w`, `\W`, `\b` or `\B`.
@@ -152,57 +176,6 @@ fn knows_words(pattern: &str) -> bool {
         }
     }
     pattern.contains("[:word:]")
-}
-
-#[derive(Clone, Debug)]
-pub(super) struct NormalizerSteps(pub(super) Vec<NormalizerStep>);
-
-#[derive(Clone, Debug)]
-pub(super) enum NormalizerStep {
-    /// Replaces the matches of a pattern.
-    Replace { regex: Regex, content: String },
-    /// Any other step, run by the crate.
-    Crate(NormalizerWrapper),
-}
-
-impl NormalizerSteps {
-    /// Returns the steps of `normalizer`; none if it is missing.
-    pub(super) fn new(normalizer: Option<&NormalizerWrapper>) -> Result<Self> {
-        let mut steps = Vec::new();
-        if let Some(normalizer) = normalizer {
-            collect_normalizer_steps(normalizer, &mut steps)?;
-        }
-        Ok(Self(steps))
-    }
-
-    /// Returns the normaliser for one text. The crate drops a normaliser's errors, so this one records the first.
-    pub(super) fn watched(&self) -> WatchedNormalizer<'_> {
-        WatchedNormalizer { steps: &self.0, problem: OnceLock::new() }
-    }
-}
-
-fn collect_normalizer_steps(
-    normalizer: &NormalizerWrapper,
-    steps: &mut Vec<NormalizerStep>,
-) -> Result<()> {
-    match normalizer {
-        NormalizerWrapper::Sequence(sequence) => {
-            sequence.as_ref().iter().try_for_each(|step| collect_normalizer_steps(step, steps))?;
-        }
-        NormalizerWrapper::Replace(replace) => {
-            // The pattern is private; its serialised form is the file format.
-            let form = serde_json::to_value(replace)?;
-            steps.push(match form["pattern"]["Regex"].as_str() {
-                Some(pattern) => NormalizerStep::Replace {
-                    regex: Regex::new(pattern)?,
-                    content: replace.content.clone(),
-                },
-                None => NormalizerStep::Crate(normalizer.clone()),
-            });
-        }
-        other => steps.push(NormalizerStep::Crate(other.clone())),
-    }
-    Ok(())
 }
 
 /// Normaliser that records the first error of its steps.

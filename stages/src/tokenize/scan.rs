@@ -1,6 +1,8 @@
 //! Hand-written scanners for the pre-tokenizers of published models: they find the end of a piece from the text after its
 //! start. Each equals its regular expressions on every text. Time: each character is read at most three times.
 
+use std::fmt;
+
 use super::ascii_block::{AsciiBlock, BLOCK, WordRules};
 use super::classes::{
     BLANK, CODER_SCRIPTS, Classes, LETTER, LINE_END, LOWER, MARK, NUMBER, NUMERIC, PUNCTUATION,
@@ -8,7 +10,7 @@ use super::classes::{
 };
 
 /// Finds the parts of a text.
-pub(super) trait Scan {
+pub(super) trait Scan: fmt::Debug + Send + Sync {
     /// Returns the starts of parts among the first `length` bytes of a block, a bit for each byte, as far as no other
     /// byte can change them. The block begins with a part.
     fn starts(&self, bytes: &[u8; BLOCK], length: usize) -> u64;
@@ -17,26 +19,22 @@ pub(super) trait Scan {
     fn end(&self, classes: &Classes, text: &[u8], at: usize) -> usize;
 }
 
-/// Known pre-tokenizer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scanner {
-    Gpt2,
-    /// GPT-4, Llama 3, Qwen 2 and 3: numbers of one digit, or of up to three.
-    Cl100k {
-        digits: u8,
-    },
-    /// GPT-4o.
-    O200k,
-    /// `DeepSeek` LLM and Coder.
-    DeepSeekCoder,
-    /// `DeepSeek` V3 and R1.
-    DeepSeekV3,
-}
-
+#[derive(Debug)]
 pub(super) struct Gpt2;
-pub(super) struct Cl100k<const DIGITS: u8>;
+/// GPT-4, Llama 3, Qwen 2 and 3.
+#[derive(Debug)]
+pub(super) struct Cl100k {
+    /// Maximum digits of a piece: 1 or 3.
+    pub(super) digits: u8,
+}
+/// GPT-4o.
+#[derive(Debug)]
 pub(super) struct O200k;
+/// `DeepSeek` LLM and Coder.
+#[derive(Debug)]
 pub(super) struct DeepSeekCoder;
+/// `DeepSeek` V3 and R1.
+#[derive(Debug)]
 pub(super) struct DeepSeekV3;
 
 /// Finds the ends of runs of characters.
@@ -109,7 +107,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// Returns the end of `\p{N}{1,DIGITS}` from a number on.
+    /// Returns the end of `\p{N}{1,max}` from a number on.
     #[inline]
     fn digits(&self, at: usize, max: u8) -> usize {
         let mut end = self.next(at).1;
@@ -159,10 +157,10 @@ impl Scan for Gpt2 {
     }
 }
 
-impl<const DIGITS: u8> Scan for Cl100k<DIGITS> {
+impl Scan for Cl100k {
     fn starts(&self, bytes: &[u8; BLOCK], length: usize) -> u64 {
         AsciiBlock::new(bytes, length).words(&WordRules {
-            digits: DIGITS,
+            digits: self.digits,
             contractions: true,
             numbers_first: false,
         })
@@ -181,7 +179,7 @@ impl<const DIGITS: u8> Scan for Cl100k<DIGITS> {
             return cursor.run(next, |class| class & LETTER != 0);
         }
         if first & NUMBER != 0 {
-            return cursor.digits(at, DIGITS);
+            return cursor.digits(at, self.digits);
         }
         others(&cursor, at, next, |class, _| class & LINE_END != 0)
     }

@@ -6,9 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
 use tokenizers::normalizers::NormalizerWrapper;
-use tokenizers::{
-    Model, NormalizedString, Normalizer, OffsetType, PreTokenizedString, PreTokenizer, Tokenizer,
-};
+use tokenizers::{Model, NormalizedString, Normalizer, OffsetType, PreTokenizedString, Tokenizer};
 
 use super::added::{Added, AddedTokens};
 use super::bpe_model::BpeModel;
@@ -18,11 +16,10 @@ use super::encoded::{EncodedText, character_ends};
 use super::fast::FastPath;
 use super::library::Library;
 use super::long_parts::LongParts;
-use super::matcher::MatcherCache;
 use super::memo::{Memo, PartToken};
 use super::part_cache::PartCache;
-use super::parts::{PartSteps, Recipe};
-use super::patterns::{NormalizerStep, NormalizerSteps, PreTokenizerSteps};
+use super::parts::Recipe;
+use super::patterns::{NormalizerStep, TokenizerSteps};
 use super::problem::EncodeRefusal;
 
 /// Bytes of text per run; runs of a longer text are encoded at once.
@@ -51,9 +48,8 @@ pub(super) struct Splitter {
 }
 
 /// Working memory of a thread.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct EncodeScratch {
-    matchers: Vec<MatcherCache>,
     memo: Memo,
     /// Created when the fast path is first taken.
     cache: Option<Box<PartCache>>,
@@ -74,7 +70,7 @@ struct EncodedRange {
 struct EncodeInput<'a> {
     library: &'a Library,
     text: &'a str,
-    first: Option<&'a PartSteps>,
+    first: Option<&'a TokenizerSteps>,
     fast: Option<&'a FastPath>,
     largest_part: usize,
 }
@@ -84,18 +80,17 @@ impl Splitter {
     pub(super) fn new(
         tokenizer: &Tokenizer,
         model: Option<&BpeModel<'_>>,
-        normalizer: &NormalizerSteps,
-        pre_tokenizer: &PreTokenizerSteps,
+        steps: &TokenizerSteps,
         added: Vec<Added>,
     ) -> tokenizers::Result<Result<Self, &'static str>> {
-        let recipe = match Recipe::new(tokenizer, model, normalizer, pre_tokenizer) {
+        let recipe = match Recipe::new(tokenizer, model, steps) {
             Ok(recipe) => recipe,
             Err(why) => return Ok(Err(why)),
         };
         let (normalised, plain): (Vec<_>, Vec<_>) =
             added.into_iter().partition(|(_, _, token)| token.normalized);
         let composes_at_most = matches!(
-            normalizer.0.as_slice(),
+            steps.normalizer.as_slice(),
             [] | [NormalizerStep::Crate(NormalizerWrapper::NFC(_))]
         );
         if !normalised.is_empty() && !composes_at_most {
@@ -104,7 +99,7 @@ impl Splitter {
         let as_text = tokenizer.get_added_vocabulary().get_encode_special_tokens();
         let long_parts = model.and_then(|model| LongParts::new(model, &recipe));
         Ok(Ok(Self {
-            fast: FastPath::new(model, &recipe, pre_tokenizer, long_parts),
+            fast: FastPath::new(model, &recipe, steps, long_parts),
             long_parts,
             recipe,
             added: AddedTokens::new(plain, as_text)?,
@@ -123,10 +118,8 @@ impl Splitter {
         largest_part: usize,
     ) -> Result<EncodedText, EncodeRefusal> {
         let mut encoded = EncodedText::default();
-        let mut has_added = false;
         for (id, range) in self.added.split(text) {
             if let Some(id) = id {
-                has_added = true;
                 encoded.push(id, range.end as u32);
                 continue;
             }
@@ -142,7 +135,6 @@ impl Splitter {
                     (range.start + between.ceil_char_boundary(end)) as u32
                 };
                 if let Some(id) = id {
-                    has_added = true;
                     encoded.push(id, source_end(part.len() as u32));
                     continue;
                 }
@@ -158,14 +150,6 @@ impl Splitter {
                 } else {
                     self.encode_between(source, &mut encoded, source_end)?;
                 }
-            }
-        }
-        if has_added {
-            // An added token of blanks is found again among the blanks that the token before it took.
-            let mut last = 0;
-            for end in &mut encoded.ends {
-                last = last.max(*end);
-                *end = last;
             }
         }
         Ok(encoded)
@@ -257,7 +241,8 @@ impl Splitter {
         stop: usize,
         ahead: bool,
     ) -> Result<EncodedRange, EncodeRefusal> {
-        let mut scratch = self.take_scratch();
+        let idle = || self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut scratch = idle().pop().unwrap_or_default();
         let run = match source.fast {
             Some(fast) => self.fast_run(
                 fast,
@@ -267,9 +252,9 @@ impl Splitter {
                 stop,
                 ahead,
             ),
-            None => self.crate_run(&mut scratch, source, start, stop, ahead),
+            None => self.crate_run(&mut scratch.memo, source, start, stop, ahead),
         };
-        self.scratch.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
+        idle().push(scratch);
         run
     }
 
@@ -309,13 +294,12 @@ impl Splitter {
 
     fn crate_run(
         &self,
-        scratch: &mut EncodeScratch,
+        memo: &mut Memo,
         source: EncodeInput<'_>,
         start: usize,
         stop: usize,
         ahead: bool,
     ) -> Result<EncodedRange, EncodeRefusal> {
-        let EncodeScratch { matchers, memo, .. } = scratch;
         let mut run = EncodedRange { end: start, ..EncodedRange::default() };
         let mut is_inside = false;
         let budget = PatternBudget::start(stop - start);
@@ -346,7 +330,7 @@ impl Splitter {
                     }
                 }
             };
-            run.end = self.recipe.parts.next(matchers, source.text, run.end, &mut take)?;
+            run.end = self.recipe.parts.next(source.text, run.end, &mut take)?;
         }
         Ok(if is_inside { EncodedRange::default() } else { run })
     }
@@ -356,7 +340,7 @@ impl Splitter {
         &self,
         source: EncodeInput<'_>,
         part: &str,
-        steps: &PartSteps,
+        steps: &TokenizerSteps,
     ) -> Result<Vec<PartToken>, EncodeRefusal> {
         if let Some(long_parts) = self.long_parts.as_ref().filter(|long| long.is_long(part)) {
             return long_parts.encode(source.library, part, |range| {
@@ -368,15 +352,6 @@ impl Splitter {
             return Err(EncodeRefusal::TooLarge(part.len()));
         }
         crate_tokens(source.library, part, steps)
-    }
-
-    fn take_scratch(&self) -> EncodeScratch {
-        let left = self.scratch.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        left.unwrap_or_else(|| EncodeScratch {
-            matchers: self.recipe.parts.caches(),
-            memo: Memo::default(),
-            cache: None,
-        })
     }
 }
 
@@ -393,16 +368,15 @@ impl EncodedRange {
 fn crate_tokens(
     library: &Library,
     part: &str,
-    steps: &PartSteps,
+    steps: &TokenizerSteps,
 ) -> Result<Vec<PartToken>, EncodeRefusal> {
     let mut text = NormalizedString::from(part);
-    let normalizer = steps.normalizer.watched();
-    normalizer.normalize(&mut text)?;
+    steps.watched_normalizer().normalize(&mut text)?;
     if text.is_empty() {
         return Ok(Vec::new());
     }
     let mut pieces = PreTokenizedString::from(text);
-    steps.pre_tokenizer.pre_tokenize(&mut pieces)?;
+    steps.pre_tokenize(&mut pieces)?;
     library.model()?.tokenize_in_pretokenized(&mut pieces, None)?;
     let encoding = pieces.into_encoding(None, 0, OffsetType::Byte)?;
     let ends = character_ends(part, encoding.get_offsets());

@@ -1,7 +1,7 @@
 //! Bytes of each token.
 
 use hashbrown::HashMap;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokenizers::Tokenizer;
 
 use super::library::Library;
@@ -15,18 +15,10 @@ pub struct TokenBytes {
     ends: Vec<u32>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum TokenNotation {
-    /// A character for each byte, as in GPT-2.
-    ByteLevel,
-    /// `▁` for a space, `<0xNN>` for a byte, as `SentencePiece` writes them.
-    SentencePiece,
-}
-
 impl TokenBytes {
     /// Returns `None` if tokens do not determine their bytes: a vocabulary of words omits the spaces between them.
     pub(super) fn new(library: &Library) -> Option<Self> {
-        let written = TokenNotation::detect(library.steps())?;
+        let writes_bytes = writes_bytes(library.steps())?;
         let added = library.steps().get_added_tokens_decoder();
         let vocabulary = library.vocabulary().ok()?;
         let mut tokens: Vec<(u32, &str)> =
@@ -38,9 +30,9 @@ impl TokenBytes {
         for (id, token) in tokens {
             // Ids without a token have no bytes.
             ends.resize(id as usize, end(&bytes)?);
-            match (written, added.get(&id)) {
+            match (writes_bytes, added.get(&id)) {
                 (_, Some(added)) => bytes.extend(added.content.as_bytes()),
-                (TokenNotation::ByteLevel, None) => {
+                (true, None) => {
                     for character in token.chars() {
                         match byte_of_char.get(&character) {
                             Some(byte) => bytes.push(*byte),
@@ -48,7 +40,7 @@ impl TokenBytes {
                         }
                     }
                 }
-                (TokenNotation::SentencePiece, None) => match byte_token(token) {
+                (false, None) => match byte_token(token) {
                     Some(byte) => bytes.push(byte),
                     None => bytes.extend(token.replace('▁', " ").as_bytes()),
                 },
@@ -76,24 +68,16 @@ fn end(bytes: &[u8]) -> Option<u32> {
     u32::try_from(bytes.len()).ok()
 }
 
-impl TokenNotation {
-    fn detect(tokenizer: &Tokenizer) -> Option<Self> {
-        let part = |part: serde_json::Result<Value>| part.unwrap_or_default();
-        let steps = [
-            part(serde_json::to_value(tokenizer.get_normalizer())),
-            part(serde_json::to_value(tokenizer.get_pre_tokenizer())),
-            part(serde_json::to_value(tokenizer.get_decoder())),
-        ];
-        let has = |wanted: &dyn Fn(&str) -> bool| steps.iter().any(|step| mentions(step, wanted));
-        if has(&|text| text == "ByteLevel") {
-            Some(Self::ByteLevel)
-        } else if has(&|text| text == "Metaspace" || text == "ByteFallback" || text.contains('▁'))
-        {
-            Some(Self::SentencePiece)
-        } else {
-            None
-        }
-    }
+/// Returns whether tokens are written with a character for each byte, as in GPT-2, or with `▁` for a space and `<0xNN>` for
+/// a byte, as `SentencePiece` writes them; `None` if in neither way.
+fn writes_bytes(tokenizer: &Tokenizer) -> Option<bool> {
+    let steps =
+        json!(
+            [tokenizer.get_normalizer(), tokenizer.get_pre_tokenizer(), tokenizer.get_decoder(),]
+        );
+    let writes_bytes = mentions(&steps, &|text| text == "ByteLevel");
+    let spaces = |text: &str| text == "Metaspace" || text == "ByteFallback" || text.contains('▁');
+    (writes_bytes || mentions(&steps, &spaces)).then_some(writes_bytes)
 }
 
 /// Returns whether any text in a description of steps is `wanted`.
