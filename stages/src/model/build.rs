@@ -7,7 +7,8 @@ use std::thread::ScopedJoinHandle;
 use longsift_kernels::Kernel;
 
 use super::aux_tensors::aux_tensors;
-use super::checkpoint::{LocatedTensor, ModelFolder};
+use super::checkpoint::ModelFolder;
+use super::formats::LocatedTensor;
 use super::problem::ModelProblem;
 use super::row_steps::RowSteps;
 use super::spec::AttentionSpec;

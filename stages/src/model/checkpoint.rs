@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use super::catalogue::Catalogue;
 use super::config::ModelConfig;
-use super::formats::{self, Finder, Method, StorageFormat};
+use super::formats::{self, Finder, LocatedTensor, Method};
 use super::problem::{ModelProblem, listed, with_remedies};
 use super::spec::AttentionSpec;
-use super::stored::{StoredTensor, StoredTensors, WeightSource};
+use super::stored::{StoredTensors, WeightSource};
 use super::tensors::NeededTensor;
 use super::unread::{self, ReadScope};
 use crate::contract::sha256;
@@ -23,43 +23,6 @@ pub struct ModelFolder {
     pub(crate) parts: Vec<LocatedTensor>,
     checkpoint_bytes: u64,
     warnings: Vec<String>,
-}
-
-#[derive(Debug)]
-pub(crate) struct LocatedTensor {
-    pub(crate) needed: NeededTensor,
-    pub(crate) format: Box<dyn StorageFormat>,
-    /// The stored tensors that it consists of, in the format's order.
-    pub(crate) stored: Vec<StoredTensor>,
-}
-
-impl LocatedTensor {
-    /// Returns the name on disk, or that of the first stored tensor.
-    pub(crate) fn name(&self) -> &str {
-        &self.stored[0].name
-    }
-
-    /// Returns the indices of the stored tensors that are read once and whole.
-    pub(crate) fn kept(&self) -> impl Iterator<Item = usize> {
-        (0..self.stored.len()).filter(|index| self.format.slice(*index, &(0..0)).is_none())
-    }
-
-    /// Returns the bytes that building the table reads for this tensor.
-    pub(crate) fn bytes(&self) -> u64 {
-        let kept: u64 = self.kept().map(|index| self.stored[index].entry.byte_length()).sum();
-        let sliced = |rows| {
-            let slices = (0..self.stored.len()).filter_map(|index| self.format.slice(index, rows));
-            slices.map(|slice| slice.bytes()).sum::<u64>()
-        };
-        kept + self.needed.rows.iter().map(sliced).sum::<u64>()
-    }
-
-    /// Refuses numbers that are not finite: every `result` would be undefined.
-    pub(crate) fn check_finite(&self, numbers: &[f32], result: &str) -> Result<(), ModelProblem> {
-        let Some(wrong) = numbers.iter().find(|number| !number.is_finite()) else { return Ok(()) };
-        let message = format!("`{}` holds {wrong}: every {result} would be undefined", self.name());
-        Err(ModelProblem::checkpoint(message).with_hint("download the checkpoint again"))
-    }
 }
 
 impl ModelFolder {

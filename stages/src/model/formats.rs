@@ -19,7 +19,6 @@ mod scaled;
 
 pub(crate) use architecture::Architecture;
 pub(crate) use blocks::BlockType;
-pub(crate) use finder::Finder;
-pub(crate) use format::StorageFormat;
+pub(crate) use finder::{Finder, LocatedTensor};
 pub(crate) use method::{Method, read as method};
 pub(crate) use numbers::floats;

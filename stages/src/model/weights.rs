@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use sha2::{Digest, Sha256};
 
-use super::checkpoint::LocatedTensor;
 use super::entry::TensorEntry;
+use super::formats::LocatedTensor;
 use super::problem::ModelProblem;
 use super::shard::ShardReader;
 use super::tensors::{Roles, TensorRole};

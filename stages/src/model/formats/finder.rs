@@ -4,7 +4,6 @@ use safetensors::Dtype;
 
 use super::format::StorageFormat;
 use super::method::Method;
-use crate::model::checkpoint::LocatedTensor;
 use crate::model::entry::StoredType;
 use crate::model::problem::ModelProblem;
 use crate::model::stored::{StoredTensor, StoredTensors};
@@ -18,6 +17,43 @@ pub(crate) struct StoredMatrix {
     pub(crate) format: Box<dyn StorageFormat>,
     /// Stored tensors in the format's order.
     pub(crate) stored: Vec<StoredTensor>,
+}
+
+#[derive(Debug)]
+pub(crate) struct LocatedTensor {
+    pub(crate) needed: NeededTensor,
+    pub(crate) format: Box<dyn StorageFormat>,
+    /// The stored tensors that it consists of, in the format's order.
+    pub(crate) stored: Vec<StoredTensor>,
+}
+
+impl LocatedTensor {
+    /// Returns the name on disk, or that of the first stored tensor.
+    pub(crate) fn name(&self) -> &str {
+        &self.stored[0].name
+    }
+
+    /// Returns the indices of the stored tensors that are read once and whole.
+    pub(crate) fn kept(&self) -> impl Iterator<Item = usize> {
+        (0..self.stored.len()).filter(|index| self.format.slice(*index, &(0..0)).is_none())
+    }
+
+    /// Returns the bytes that building the table reads for this tensor.
+    pub(crate) fn bytes(&self) -> u64 {
+        let kept: u64 = self.kept().map(|index| self.stored[index].entry.byte_length()).sum();
+        let sliced = |rows| {
+            let slices = (0..self.stored.len()).filter_map(|index| self.format.slice(index, rows));
+            slices.map(|slice| slice.bytes()).sum::<u64>()
+        };
+        kept + self.needed.rows.iter().map(sliced).sum::<u64>()
+    }
+
+    /// Refuses numbers that are not finite: every `result` would be undefined.
+    pub(crate) fn check_finite(&self, numbers: &[f32], result: &str) -> Result<(), ModelProblem> {
+        let Some(wrong) = numbers.iter().find(|number| !number.is_finite()) else { return Ok(()) };
+        let message = format!("`{}` holds {wrong}: every {result} would be undefined", self.name());
+        Err(ModelProblem::checkpoint(message).with_hint("download the checkpoint again"))
+    }
 }
 
 /// Finds the stored tensors of a required one and notes problems.

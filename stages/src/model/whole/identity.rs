@@ -8,7 +8,8 @@ use sha2::{Digest, Sha256};
 
 use super::located::WholeModel;
 use crate::contract::{hex, sha256};
-use crate::model::checkpoint::{LocatedTensor, location_facts};
+use crate::model::checkpoint::location_facts;
+use crate::model::formats::LocatedTensor;
 use crate::model::problem::ModelProblem;
 use crate::model::stored::StoredTensor;
 

@@ -6,10 +6,11 @@ use longsift_kernels::{ElementType, Kernel};
 
 #[cfg(feature = "candle")]
 use super::candle::devices::CandleDevices;
-use crate::model::checkpoint::{LocatedTensor, locate_parts};
+use crate::model::checkpoint::locate_parts;
 use crate::model::config::ModelConfig;
 use crate::model::decoder::{Decoder, FeedForward, NamedNorm, at_layer};
 use crate::model::families::{FirstLayerConfig, ModelScope};
+use crate::model::formats::LocatedTensor;
 use crate::model::problem::ModelProblem;
 use crate::model::spec::{AttentionSpec, Norm};
 use crate::model::tensors::{NeededTensor, Projection, Roles, TensorRole};

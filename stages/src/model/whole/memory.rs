@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::embedding;
 use super::located::WholeModel;
 use crate::contract::LayersRequest;
-use crate::model::checkpoint::LocatedTensor;
+use crate::model::formats::LocatedTensor;
 use crate::model::weights::{chunk_bytes, read_overhead_bytes};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -9,7 +9,7 @@ use super::backend::{Backend, HeadOutput, HeadRequest, SUMMED, Squares};
 use super::embedding;
 use super::located::WholeModel;
 use super::ropes::Ropes;
-use crate::model::checkpoint::LocatedTensor;
+use crate::model::formats::LocatedTensor;
 use crate::model::problem::ModelProblem;
 use crate::model::spec::AttentionSpec;
 use crate::model::tensors::TensorRole;

@@ -4,8 +4,8 @@ use longsift_kernels::{GatedLinearState, KeyValues, PackedWeights, span_bytes};
 
 use super::gated_linear::{self, PIECE_TOKENS};
 use super::query_keys::BLOCK_ROWS;
-use crate::model::checkpoint::LocatedTensor;
 use crate::model::decoder::FeedForward;
+use crate::model::formats::LocatedTensor;
 use crate::model::spec::AttentionSpec;
 use crate::model::weights::chunk_bytes;
 use crate::model::whole::located::WholeModel;
