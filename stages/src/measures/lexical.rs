@@ -105,6 +105,8 @@ pub struct TextCounts {
 
 /// Shortest run of bytes without a blank that counts as unbroken.
 const MIN_RUN: usize = 40;
+/// Bytes tested at once. A run of at least `2 · BLOCK - 1` bytes contains a whole aligned block.
+const BLOCK: usize = 16;
 
 impl TextCounts {
     pub fn new(text: &[u8]) -> Self {
@@ -117,10 +119,27 @@ impl TextCounts {
             digits += count(|byte| byte.is_ascii_digit());
             above_blank += count(|byte| byte > 0x20);
         }
-        let runs = text.split(|byte| !matches!(byte, 0x21..=0x7f)).map(<[u8]>::len);
-        let unbroken = runs.filter(|length| *length >= MIN_RUN).sum();
-        Self { digits, above_blank, unbroken }
+        Self { digits, above_blank, unbroken: unbroken(text) }
     }
+}
+
+fn unbroken(text: &[u8]) -> usize {
+    let is_inside = |byte: &u8| matches!(byte, 0x21..=0x7f);
+    let (mut bytes, mut start, mut last_end) = (0, 0, 0);
+    while let Some(block) = text[start..].first_chunk::<BLOCK>() {
+        if !block.iter().fold(true, |all, byte| all & is_inside(byte)) {
+            start += BLOCK;
+            continue;
+        }
+        let before = text[last_end..start].iter().rev().take_while(|byte| is_inside(byte)).count();
+        let after = text[start..].iter().take_while(|byte| is_inside(byte)).count();
+        if before + after >= MIN_RUN {
+            bytes += before + after;
+        }
+        start += after;
+        last_end = start;
+    }
+    bytes
 }
 
 #[cfg(test)]
