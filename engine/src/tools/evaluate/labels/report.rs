@@ -172,7 +172,9 @@ pub(crate) fn sentence(
     });
     let few = if good.min(others) < MIN_DOCUMENTS as u64 {
         let (good, others) = (count(good), count(others));
-        format!("too few documents to judge the score ({good} good, {others} others); ")
+        format!(
+            "too few documents to judge the score ({good} good, {others} others; at least {MIN_DOCUMENTS} of each are needed); "
+        )
     } else {
         String::new()
     };
