@@ -296,7 +296,7 @@ fn a_run_with_other_settings_and_nothing_to_do_is_verified() {
 }
 
 /// Changes a record as a run would have written it.
-fn rewrite_record(workspace: &Workspace, name: &str, change: impl FnOnce(&mut Value)) {
+pub(crate) fn rewrite_record(workspace: &Workspace, name: &str, change: impl FnOnce(&mut Value)) {
     let path = workspace.path(name);
     let mut record = read_json(&path);
     assert!(record.as_object_mut().unwrap().remove("sha256").is_some());

@@ -9,6 +9,7 @@ use parquet::arrow::ArrowWriter;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use crate::audit::rewrite_record;
 use crate::support::tables::{
     floats, integers, read_parquet, strings, table, texts, token_lists, write_parquet,
 };
@@ -19,7 +20,7 @@ use crate::support::{
 /// Replaces raw statistics in the score files of a finished run, as if a model had measured them.
 fn replace_statistics(workspace: &Workspace, strengths: &[f64], variances: &[f64]) {
     for record_path in files_below(&workspace.path("out.run/units")) {
-        let mut record = read_json(&record_path);
+        let record = read_json(&record_path);
         let path = workspace.path("out.run").join(record["scores"]["path"].as_str().unwrap());
         let before = read_parquet(&path);
         let rows = integers(&before, "input_row");
@@ -37,10 +38,13 @@ fn replace_statistics(workspace: &Workspace, strengths: &[f64], variances: &[f64
         let mut writer = ArrowWriter::try_new(&mut bytes, after.schema(), None).unwrap();
         writer.write(&after).unwrap();
         writer.close().unwrap();
-        record["scores"]["bytes"] = json!(bytes.len());
-        record["scores"]["sha256"] = json!(hex(&Sha256::digest(&bytes)));
+        let digest = hex(&Sha256::digest(&bytes));
+        let name = format!("out.run/units/{}.json", record["unit"].as_str().unwrap());
+        rewrite_record(workspace, &name, |record| {
+            record["scores"]["bytes"] = json!(bytes.len());
+            record["scores"]["sha256"] = json!(digest);
+        });
         fs::write(path, bytes).unwrap();
-        fs::write(record_path, record.to_string()).unwrap();
     }
 }
 

@@ -172,7 +172,7 @@ impl Spec {
     pub fn recorded(pipeline: &str, settings: &Value, overrides: &Overrides) -> CheckedPipeline {
         // JSON is a subset of YAML.
         let text = serde_json::to_string_pretty(settings).expect("settings are plain data");
-        let name = format!("recorded settings of {pipeline}");
+        let name = format!("{pipeline} (as recorded)");
         let (spec, warnings) = Self::parse(&name, &text, overrides)?;
         Ok((Self { name: pipeline.to_owned(), ..spec }, warnings))
     }
