@@ -41,6 +41,10 @@ pub struct HubOptions {
     pub offline: bool,
     /// Recorded commits by reference: see [`Hub::pins`].
     pub pins: BTreeMap<String, String>,
+    #[cfg_attr(
+        not(feature = "cloud"),
+        expect(dead_code, reason = "only requests to the hub can be stopped")
+    )]
     pub stop: Stop,
 }
 
