@@ -520,6 +520,19 @@ fn a_random_score_is_the_control_of_the_same_seed() {
 }
 
 #[test]
+fn documents_without_ids_have_the_names_that_explain_accepts() {
+    let workspace = workspace(&rows());
+    workspace.write("pipeline.yaml", guarded("").replace("id_column: id, ", ""));
+    let arguments = ["evaluate", "pipeline.yaml", "-q", "--windows", "64", "--format", "json"];
+    let text = workspace.longsift(&[&arguments[..], &LABELS].concat()).success().stdout;
+    let results: Value = serde_json::from_str(&text).unwrap();
+    let best = &results["labels"]["S64"]["best"];
+    let name = best[0]["id"].as_str().unwrap();
+    assert!(name.starts_with("all.parquet:"), "{best:#}");
+    workspace.longsift(&["explain", "pipeline.yaml", &format!("{name}#0")]).success();
+}
+
+#[test]
 fn labels_are_shown_as_a_sentence_a_matrix_and_a_page() {
     let workspace = workspace(&rows());
     workspace.write("pipeline.yaml", guarded(""));

@@ -67,6 +67,8 @@ pub(crate) struct OmittedCategories {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SampledDocument {
     pub(crate) id: String,
+    /// Name for other commands: the id, or `FILE:ROW` without `input.id_column`.
+    pub(crate) name: String,
     pub(crate) row: InputRow,
     pub(crate) tokens: usize,
 }
@@ -279,7 +281,11 @@ fn read_candidates(plan: &Plan, wanted: &SampleOptions, open: &mut OpenCategory)
             .into_par_iter()
             .map(|(id, (_, row, content))| {
                 let encoded = encode(plan, row, content)?;
-                Ok(encoded.map(|(ids, _)| SampledDocument { id, row, tokens: ids.len() }))
+                let name = match plan.columns.id {
+                    Some(_) => id.clone(),
+                    None => format!("{}:{}", plan.units[row.unit].file_path, row.row),
+                };
+                Ok(encoded.map(|(ids, _)| SampledDocument { id, name, row, tokens: ids.len() }))
             })
             .collect();
         for found in counted {

@@ -81,7 +81,7 @@ pub(crate) struct LabelReport {
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(crate) struct BestWindow {
     pub(crate) class: String,
-    /// Id of its document.
+    /// Id of its document, or `FILE:ROW` without `input.id_column`.
     pub(crate) id: String,
     /// First token in the document.
     pub(crate) start: u64,
@@ -138,7 +138,7 @@ impl LabelledWindows<'_> {
         let window = |(window, score): (usize, f64)| {
             let WindowOrigin { category, start, .. } = self.measured.origins[window];
             let class = self.measured.categories[category].clone();
-            let id = self.measured.document(window).id.clone();
+            let id = self.measured.document(window).name.clone();
             BestWindow { class, id, start: start as u64, score }
         };
         windows.into_iter().take(MAX_BEST_WINDOWS).map(window).collect()
