@@ -103,9 +103,7 @@ pub(super) fn cache(arguments: &CacheArguments) -> Result<CacheListing> {
         run_directories(runs, &mut found)?;
         for path in found {
             let directory = RunDirectory::open(&path)?;
-            // A fresh start that was interrupted has scores of its own.
-            let is_last = directory.last_scored()?.root == directory.root;
-            let state = match (directory.holder()?, is_last && directory.is_finished()?) {
+            let state = match (directory.holder()?, directory.has_last_selection()?) {
                 (Some(_), _) => "running",
                 (None, true) => "finished",
                 (None, false) => "unfinished",

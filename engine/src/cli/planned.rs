@@ -6,7 +6,7 @@ use crate::base::error::Result;
 use crate::cli::{Cli, PipelineArguments, PlanArguments};
 use crate::plan::Plan;
 use crate::plan::options::PlanOptions;
-use crate::run_directory::layout::{RunDirectory, is_named_run};
+use crate::run_directory::layout::RunDirectory;
 
 pub(super) fn make_plan(cli: &Cli, arguments: &PlanArguments) -> Result<Plan> {
     make_plan_with(cli, arguments, plan_options(arguments))
@@ -42,11 +42,10 @@ pub(super) fn plan_options(arguments: &PlanArguments) -> PlanOptions {
     }
 }
 
-/// Returns the run directory that is named instead of a pipeline file; it may be missing.
+/// Returns the run directory that is named instead of a pipeline file.
 pub(super) fn named_run(arguments: &PlanArguments) -> Result<Option<RunDirectory>> {
     let path = &arguments.pipeline.pipeline;
-    let is_named = RunDirectory::exists_at(path) || is_named_run(path) && !path.exists();
-    is_named.then(|| RunDirectory::open(path)).transpose()
+    RunDirectory::exists_at(path).then(|| RunDirectory::open(path)).transpose()
 }
 
 /// Refuses `--scores-from` and `--shard` for commands on which they have no effect, each with its reason.

@@ -41,7 +41,7 @@ pub struct Status {
 pub fn read(directory: &RunDirectory) -> Result<Status> {
     let scored = directory.last_scored()?;
     let holder = directory.holder()?;
-    let finished = scored.root == directory.root && directory.is_finished()?;
+    let finished = directory.has_last_selection()?;
     // The scores of a finished run may be those of another run.
     let records = match Manifest::read_unchecked(directory) {
         Ok(Some(manifest)) if finished && holder.is_none() && manifest.scores_from().is_some() => {

@@ -1,8 +1,8 @@
 //! `longsift verify`: compares the files of a run directory with its records.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use arrow_schema::Schema;
 use longsift_kernels::Kernel;
@@ -52,6 +52,9 @@ pub struct Finding {
     remedy: Remedy,
 }
 
+/// Record of a unit with its path; `None` if it is damaged.
+type ReadRecord = (PathBuf, Option<UnitRecord>);
+
 const DAMAGED_RECORD: &str = "missing, damaged or written by an earlier build";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,11 +83,21 @@ impl Verification {
         self.findings.push(Finding { blame, what, message, remedy: Remedy::Restore });
     }
 
-    /// Runs a check of files that the next run writes again once they are removed.
-    fn rebuilt<T>(&mut self, check: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+    /// Adds a finding about a file of the user with its remedy.
+    fn find_with(&mut self, remedy: Remedy, what: impl Into<String>, message: impl Into<String>) {
+        let (what, message) = (what.into(), message.into());
+        self.findings.push(Finding { blame: Blame::Data, what, message, remedy });
+    }
+
+    /// Runs a check whose findings have this remedy.
+    fn with_remedy<T>(
+        &mut self,
+        remedy: Remedy,
+        check: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<T> {
         let before = self.findings.len();
         let checked = check(self)?;
-        self.findings[before..].iter_mut().for_each(|finding| finding.remedy = Remedy::Rebuild);
+        self.findings[before..].iter_mut().for_each(|finding| finding.remedy = remedy);
         Ok(checked)
     }
 
@@ -219,37 +232,41 @@ impl Verification {
         Ok(())
     }
 
-    /// Compares the records of units with those in the manifest, and the tables with their records.
-    fn records(&mut self, scores: &RunDirectory, manifest: &Manifest) -> Result<()> {
+    /// Compares the records of units with those in the manifest, and the tables with their records. `read`: records in `scores`.
+    fn records(
+        &mut self,
+        scores: &RunDirectory,
+        manifest: &Manifest,
+        read: &[ReadRecord],
+    ) -> Result<()> {
+        let intact = read.iter().filter_map(|(_, record)| record.as_ref());
+        let intact: BTreeMap<&str, &UnitRecord> =
+            intact.map(|record| (&*record.unit, record)).collect();
         for record in &manifest.units {
-            let found = units::read(scores, &units::record_path(scores, &record.unit))?;
-            let before = self.findings.len();
-            self.unit(scores, found.as_ref().unwrap_or(record))?;
-            if files::size(&scores.journal().join(&record.unit))?.is_some() {
-                // A run was interrupted while it replaced the tables of this unit.
-                let open = self.findings[before..].iter_mut();
-                open.for_each(|finding| finding.remedy = Remedy::FinishScores);
-            }
+            let found = intact.get(&*record.unit).copied();
+            // A run was interrupted while it replaced the tables of this unit.
+            let is_open = files::size(&scores.journal().join(&record.unit))?.is_some();
+            let remedy = if is_open { Remedy::FinishScores } else { Remedy::Restore };
+            self.with_remedy(remedy, |own| own.unit(scores, found.unwrap_or(record)))?;
             let (message, remedy) = match found {
                 None => (DAMAGED_RECORD, Remedy::Rebuild),
-                Some(found) if found != *record => {
+                Some(found) if found != record => {
                     ("was scored again by a run that has no selection yet", Remedy::FinishScores)
                 }
                 Some(_) => continue,
             };
-            self.find(Blame::Data, format!("units/{}.json", record.unit), message);
-            self.findings.last_mut().expect("just added").remedy = remedy;
+            self.find_with(remedy, format!("units/{}.json", record.unit), message);
         }
         Ok(())
     }
 
-    /// Reads the records of the units of an unfinished run.
-    fn records_so_far(&mut self, directory: &RunDirectory) -> Result<Vec<UnitRecord>> {
-        for path in units::damaged(directory)? {
-            let name = path.strip_prefix(&directory.root).unwrap_or(&path).display().to_string();
-            self.find(Blame::Data, name, DAMAGED_RECORD);
+    /// Returns the intact records of the units of an unfinished run.
+    fn records_so_far(&mut self, directory: &RunDirectory, read: &[ReadRecord]) -> Vec<UnitRecord> {
+        for (path, _) in read.iter().filter(|(_, record)| record.is_none()) {
+            let name = path.strip_prefix(&directory.root).unwrap_or(path).display().to_string();
+            self.find_with(Remedy::Rebuild, name, DAMAGED_RECORD);
         }
-        units::records(directory, |_| true)
+        read.iter().filter_map(|(_, record)| record.clone()).collect()
     }
 
     /// Checks the equations between the records, the files and the summary of the whole run.
@@ -297,6 +314,7 @@ impl Verification {
         &mut self,
         directory: &RunDirectory,
         records: &[UnitRecord],
+        read: &[ReadRecord],
         manifest: Option<&Manifest>,
     ) -> Result<()> {
         let selection = manifest.iter().flat_map(|manifest| {
@@ -306,8 +324,8 @@ impl Verification {
             data.chain(rest.map(|part| directory.root.join(&part.path)))
         });
         // A later run that was interrupted has scored changed files.
-        let later = units::records(directory, |_| true)?;
-        let of_units = records.iter().chain(&later).flat_map(UnitRecord::parts);
+        let later = read.iter().filter_map(|(_, record)| record.as_ref());
+        let of_units = records.iter().chain(later).flat_map(UnitRecord::parts);
         let known: BTreeSet<_> =
             of_units.map(|part| directory.root.join(&part.path)).chain(selection).collect();
         let mut found = files::below_if_present(&directory.data())?;
@@ -397,15 +415,15 @@ pub fn verify(directory: &RunDirectory) -> Result<Verification> {
     let held = directory.holder()?;
     if files::size(&directory.intent())?.is_some() && held.is_none() {
         let message = "a commit was interrupted: the files belong to two selections";
-        found.find(Blame::Data, "intent.json", message);
-        found.findings[0].remedy = Remedy::Finish;
+        found.find_with(Remedy::Finish, "intent.json", message);
         found.table = "not checked: a commit was interrupted";
         return Ok(found);
     }
     let manifest = Manifest::read_unchecked(directory)?;
+    let read = units::read_all(directory, |_| true)?;
     let records = match &manifest {
         Some(manifest) => manifest.units.clone(),
-        None => found.rebuilt(|found| found.records_so_far(directory))?,
+        None => found.records_so_far(directory, &read),
     };
     let before = manifest.clone();
     let mut counts = Counts::default();
@@ -419,22 +437,26 @@ pub fn verify(directory: &RunDirectory) -> Result<Verification> {
         counts.add(&record.counts);
     }
     found.rows = counts.rows;
-    found.rebuilt(|found| found.sealed(&directory.plan(), "plan.json"))?;
+    found.with_remedy(Remedy::Rebuild, |found| found.sealed(&directory.plan(), "plan.json"))?;
     if let Some(manifest) = &manifest {
         found.finished = true;
         found.sealed(&directory.manifest(), "manifest.json")?;
-        found.rebuilt(|found| found.selection(directory, manifest))?;
+        found.with_remedy(Remedy::Rebuild, |found| found.selection(directory, manifest))?;
         match &scores {
-            Ok(scores) => found.records(scores, manifest)?,
+            Ok(scores) if scores.root == directory.root => {
+                found.records(scores, manifest, &read)?;
+            }
+            Ok(scores) => {
+                found.records(scores, manifest, &units::read_all(scores, |_| true)?)?;
+            }
             Err(gone) => {
                 let message = format!("the run with the scores is missing: {gone}");
-                found.find(Blame::Data, "scores", message);
-                found.findings.last_mut().expect("just added").remedy = Remedy::NameScores;
+                found.find_with(Remedy::NameScores, "scores", message);
             }
         }
-        found.rebuilt(|found| found.accounting(directory, manifest))?;
+        found.with_remedy(Remedy::Rebuild, |found| found.accounting(directory, manifest))?;
     }
-    found.unlisted_files(directory, &records, manifest.as_ref())?;
+    found.unlisted_files(directory, &records, &read, manifest.as_ref())?;
     let lock = match manifest {
         Some(manifest) => Some(manifest.lock),
         None => PipelineLock::read(&directory.lock_file())?,
@@ -481,27 +503,23 @@ impl fmt::Display for Verification {
         writeln!(f, "  rows      {} accounted for", count(self.rows))?;
         writeln!(f, "  table     {}", self.table)?;
         if self.findings.iter().any(|finding| finding.blame == Blame::Data) {
-            let is_all = |remedy| self.findings.iter().all(|finding| finding.remedy == remedy);
-            if is_all(Remedy::Finish) {
-                return writeln!(f, "  hint      {FINISH_COMMIT}");
-            }
-            if is_all(Remedy::FinishScores) {
-                let run = line_safe(&self.run_dir);
-                return writeln!(
-                    f,
-                    "  hint      finish the other run, or run the settings of this selection again: `longsift run {run}`"
-                );
-            }
-            if is_all(Remedy::NameScores) {
-                return writeln!(f, "  hint      run again, with `--scores-from` and its new path");
-            }
-            let (instead, fresh) = if is_all(Remedy::Rebuild) {
-                ("remove these files if they exist, and", "")
-            } else {
-                ("restore these files from a backup, or", " --fresh")
+            let run = line_safe(&self.run_dir);
+            let first = self.findings[0].remedy;
+            let is_common = self.findings.iter().all(|finding| finding.remedy == first);
+            let hint = match if is_common { first } else { Remedy::Restore } {
+                Remedy::Finish => FINISH_COMMIT.to_owned(),
+                Remedy::FinishScores => format!(
+                    "finish the other run, or run the settings of this selection again: `longsift run {run}`"
+                ),
+                Remedy::NameScores => "run again, with `--scores-from` and its new path".to_owned(),
+                Remedy::Rebuild => {
+                    format!("remove these files if they exist, and run again: `longsift run {run}`")
+                }
+                Remedy::Restore => format!(
+                    "restore these files from a backup, or run again: `longsift run {run} --fresh`"
+                ),
             };
-            let again = format!("longsift run {}{fresh}", self.run_dir);
-            writeln!(f, "  hint      {instead} run again: `{}`", line_safe(&again))?;
+            writeln!(f, "  hint      {hint}")?;
         }
         Ok(())
     }

@@ -53,7 +53,7 @@ pub struct RunDirectory {
 }
 
 /// Whether the name of a folder is that of a run directory.
-pub(crate) fn is_named_run(folder: &Path) -> bool {
+fn is_named_run(folder: &Path) -> bool {
     folder.extension().is_some_and(|extension| extension == "run")
 }
 
@@ -95,6 +95,11 @@ impl RunDirectory {
     pub fn last_scored(&self) -> Result<Self> {
         let fresh = self.fresh();
         Ok(if files::size(&fresh.lock_file())?.is_some() { fresh } else { self.clone() })
+    }
+
+    /// Whether a selection is committed, and no fresh start has begun since.
+    pub fn has_last_selection(&self) -> Result<bool> {
+        Ok(files::size(&self.fresh().lock_file())?.is_none() && self.is_finished()?)
     }
 
     /// Whether the command line names a run directory instead of a pipeline file.

@@ -289,25 +289,20 @@ pub fn without_overlaps(mut records: Vec<UnitRecord>) -> Vec<UnitRecord> {
         }
     }
     records.sort_by(|one, other| (&one.file, one.first_row).cmp(&(&other.file, other.first_row)));
-    let mut end = (String::new(), 0);
-    records.retain(|record| {
-        let is_new = end.0 != record.file || record.first_row >= end.1;
-        let is_kept = is_new && last[&record.file] == record.input;
-        if is_kept {
-            end = (record.file.clone(), record.first_row + record.counts.rows);
+    let mut different: Vec<UnitRecord> = Vec::new();
+    for record in records.into_iter().filter(|record| last[&record.file] == record.input) {
+        let overlaps = |before: &UnitRecord| {
+            before.file == record.file && record.first_row < before.first_row + before.counts.rows
+        };
+        if !different.last().is_some_and(overlaps) {
+            different.push(record);
         }
-        is_kept
-    });
-    records
+    }
+    different
 }
 
-/// Lists the records that are damaged or have no digest.
-pub fn damaged(directory: &RunDirectory) -> Result<Vec<PathBuf>> {
-    let read = read_all(directory, |_| true)?.into_iter();
-    Ok(read.filter(|(_, record)| record.is_none()).map(|(path, _)| path).collect())
-}
-
-fn read_all(
+/// Reads the records of the units whose names satisfy `wanted`, each with its path; `None` for records that are damaged.
+pub fn read_all(
     directory: &RunDirectory,
     wanted: impl Fn(&str) -> bool,
 ) -> Result<Vec<(PathBuf, Option<UnitRecord>)>> {

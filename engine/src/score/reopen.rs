@@ -71,7 +71,7 @@ pub fn reopen_quarantined(
             continue;
         };
         rows += record.counts.quarantined_rows();
-        reopen(plan, directory, wanted, unit, &record, true, &|| Ok(true))?;
+        reopen(plan, directory, wanted, unit, &record, true)?;
         files::remove_file(&units::record_path(directory, &record.unit))?;
     }
     files::fsync_folder(&directory.units())?;
@@ -96,17 +96,16 @@ pub fn reopen_for_measures(
             continue;
         }
         let must_reopen = |record: &UnitRecord| record.must_reopen(wanted);
-        let found = || units::usable_record(directory, &plan.dataset, unit, must_reopen);
-        if let Some(record) = found()? {
-            let is_still_valid = || Ok(found()?.as_ref() == Some(&record));
-            reopen(plan, directory, wanted, unit, &record, exclusive, &is_still_valid)?;
+        let found = units::usable_record(directory, &plan.dataset, unit, must_reopen)?;
+        if let Some(record) = found {
+            reopen(plan, directory, wanted, unit, &record, exclusive)?;
         }
     }
     Ok(())
 }
 
-/// Copies the wanted statistics of a record into the unit's journal and syncs it. Does nothing if another process has locked
-/// the journal, or has replaced the record since it was read.
+/// Copies the wanted statistics of a record into the unit's journal and syncs it. Without `exclusive` access, does nothing if
+/// another process has locked the journal, or has replaced the record since it was read.
 fn reopen(
     plan: &Plan,
     directory: &RunDirectory,
@@ -114,7 +113,6 @@ fn reopen(
     unit: &WorkUnit,
     record: &UnitRecord,
     exclusive: bool,
-    is_still_valid: &dyn Fn() -> Result<bool>,
 ) -> Result<()> {
     let path = directory.root.join(&record.scores.path);
     // A damaged score file is measured again.
@@ -126,7 +124,10 @@ fn reopen(
     };
     let OpenJournal { mut journal, finished, retained } =
         open_journal(plan, directory, wanted, unit, retained)?;
-    if journal.path != journal_path(directory, unit) || !is_still_valid()? {
+    let record_path = units::record_path(directory, &record.unit);
+    let is_current =
+        || units::read(directory, &record_path).map(|now| now.as_ref() == Some(record));
+    if !exclusive && (journal.path != journal_path(directory, unit) || !is_current()?) {
         if finished.is_empty() {
             files::remove_file(&journal.path)?;
         }

@@ -3,7 +3,7 @@
 use askama::Template;
 use serde_json::Value;
 
-use crate::base::text::printable;
+use crate::base::text::json_safe;
 
 /// Maximum columns of the input listed in a comment.
 const MAX_COLUMNS: usize = 20;
@@ -75,13 +75,7 @@ fn scalar(text: &str) -> String {
     if is_text && text.chars().all(plain) {
         return text.to_owned();
     }
-    let escape = |character: char| match printable(character) {
-        escaped if escaped.len() > character.len_utf8() => {
-            format!("\\U{:08x}", u32::from(character))
-        }
-        as_it_stands => as_it_stands,
-    };
-    Value::from(text.replace("${", "$${")).to_string().chars().map(escape).collect()
+    json_safe(&Value::from(text.replace("${", "$${")).to_string())
 }
 
 #[cfg(test)]

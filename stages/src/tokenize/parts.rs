@@ -166,12 +166,12 @@ impl Recipe {
             });
             metaspace.into_iter().collect()
         };
-        let behind_a_token = |scheme| match scheme {
+        let after_a_token = |scheme| match scheme {
             PrependScheme::First => PrependScheme::Never,
             other => other,
         };
-        let behind = pre_tokenizer_with(behind_a_token);
-        let first = [all.clone(), TokenizerSteps { pre_tokenizer: behind, ..all.clone() }];
+        let later = pre_tokenizer_with(after_a_token);
+        let first = [all.clone(), TokenizerSteps { pre_tokenizer: later, ..all.clone() }];
         let pre_tokenizer = pre_tokenizer_with(|_| PrependScheme::Never);
         let part = TokenizerSteps { normalizer: inner, pre_tokenizer };
         let parts = Parts::Unmerged(pairs);
