@@ -63,7 +63,7 @@ pub struct Lease {
 
 #[derive(Debug)]
 struct Shared {
-    /// Last written content and its version. Locked during writes, so that there is only one writer.
+    /// Last written content and its version. Locked during writes, so only one thread writes at a time.
     object: Mutex<(LeaseRecord, Version)>,
     /// State that is known without a request; never locked during a request.
     known: Mutex<Known>,

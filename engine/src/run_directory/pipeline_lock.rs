@@ -181,7 +181,7 @@ pub(super) fn read_versioned<T: DeserializeOwned>(
     Ok(Some(content))
 }
 
-/// Returns the version in the JSON of a record; `None` if it has none.
+/// Returns the version in the JSON of a record; `None` without a version.
 pub(super) fn stated_version(bytes: &[u8]) -> Option<u32> {
     #[derive(Deserialize)]
     struct Versioned {

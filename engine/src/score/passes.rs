@@ -32,7 +32,7 @@ pub(crate) type Group = Vec<Vec<u32>>;
 
 pub(crate) type PassScheduler<'a> = Scheduler<'a, Group, ForwardResult>;
 
-/// Statistics of a window, or the reason why it has none.
+/// Statistics of a window, or the reason why they are missing.
 pub(crate) type Measured = std::result::Result<StatisticValues, RowError>;
 
 pub(crate) struct Passes<'a> {

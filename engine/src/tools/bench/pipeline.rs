@@ -54,7 +54,7 @@ fn tokenize(
     Ok(())
 }
 
-/// Measures recurrence and a compressor on one core. Documents are joined, so that there are windows of every length.
+/// Measures recurrence and a compressor on one core. Documents are joined, which gives windows of every length.
 fn recurrence(
     encoder: &Encoder,
     documents: &[Document],
