@@ -18,12 +18,13 @@ const CONVERT: &str = "convert it first";
 const RENAME: &str = "rename it with the matching extension";
 
 /// Leading bytes, name and advice of each type.
-const SIGNATURES: [(&[u8], &str, &str); 23] = [
+const SIGNATURES: [(&[u8], &str, &str); 24] = [
     (
         b"version https://git-lfs.github.com/spec",
         "a Git LFS pointer",
         "fetch the actual file: `git lfs pull`",
     ),
+    (b"\xff\xfe\0\0", "text in UTF-32", "convert it: `iconv -f UTF-32 -t UTF-8`"),
     (b"\xff\xfe", "text in UTF-16", "convert it: `iconv -f UTF-16 -t UTF-8`"),
     (b"\xfe\xff", "text in UTF-16", "convert it: `iconv -f UTF-16 -t UTF-8`"),
     (b"\x1f\x8b", "compressed with gzip", DECOMPRESS),
@@ -94,6 +95,7 @@ mod tests {
         );
         assert_eq!(name(b"\n <!DOCTYPE HTML><html>"), Some("an HTML page"));
         assert_eq!(name(b"\xff\xfe{\0"), Some("text in UTF-16"));
+        assert_eq!(name(b"\xff\xfe\0\0{\0\0\0"), Some("text in UTF-32"));
         assert_eq!(name(b"FEA1\0\0\0\0"), Some("a Feather file of version 1"));
         assert_eq!(name(&[0; 16]), Some("a file of zeros"));
         assert_eq!((name(b"{\"text\": 1}"), name(b""), name(&[0; 4])), (None, None, None));

@@ -18,7 +18,8 @@ impl ModelConfig {
 
     /// Like [`Self::bos_token_id`], with the tokenizer files of another folder.
     pub(crate) fn bos_token_id_in(&self, tokenizer_folder: &Path) -> Option<u32> {
-        let config = tokenizer_config(tokenizer_folder);
+        // `ModelConfig::read` and `Encoder::open` refuse an invalid file.
+        let config = tokenizer_config(tokenizer_folder).unwrap_or_default();
         let token = config.get("bos_token");
         if token.is_some_and(Value::is_null) {
             return None;
@@ -103,6 +104,23 @@ mod tests {
     #[test]
     fn a_null_bos_token_overrides_config_json() {
         assert_eq!(bos(&[("tokenizer_config.json", json!({"bos_token": null}))]), None);
+    }
+
+    #[test]
+    fn an_invalid_tokenizer_config_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = json!({"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 512,
+            "num_hidden_layers": 2, "bos_token_id": 7});
+        fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+        let read = |text: &str| {
+            fs::write(folder.path().join("tokenizer_config.json"), text).unwrap();
+            ModelConfig::read(folder.path(), None).map(|config| config.bos_token_id())
+        };
+        for text in ["", "[]", "{\"bos_token\": nul", "null"] {
+            let problems = read(text).unwrap_err();
+            assert!(problems[0].message.contains("tokenizer_config.json"), "{text}: {problems:?}");
+        }
+        assert_eq!(read("{\"bos_token\": null, \"model_max_length\": Infinity}"), Ok(None));
     }
 
     #[test]

@@ -9,7 +9,9 @@ use super::aux_tensors::aux_tensors;
 use super::decoder::Decoder;
 use super::families::{self, FirstLayerConfig, ModelScope};
 use super::fields::Fields;
-use super::folder_files::{file_names, is_pickled, is_safetensors, read_small_file};
+use super::folder_files::{
+    file_names, is_pickled, is_safetensors, json_object, read_small_file, tokenizer_config,
+};
 use super::formats::Architecture;
 use super::gguf_config::{self, StatedNumber};
 use super::model_files::ModelFiles;
@@ -52,7 +54,14 @@ impl ModelConfig {
             with_remedies(vec![problem], "set `model` to a checkpoint folder with a config.json")
         };
         let (files, bytes) = open_files(path).map_err(unreadable)?;
-        let map = object(&files.folder, &bytes).map_err(unreadable)?;
+        let map = json_object(&files.folder.join("config.json"), &bytes).map_err(unreadable)?;
+        // Decides the BOS.
+        tokenizer_config(&files.folder).map_err(|problem| {
+            with_remedies(
+                vec![problem],
+                "restore the file, or remove it to use `config.json` alone",
+            )
+        })?;
         Self::parse(files, bytes, map, (rope_theta, scope))
     }
 
@@ -278,46 +287,4 @@ impl WeightFiles {
         }
         with_remedies(problems, "download the file again, or convert the checkpoint again")
     }
-}
-
-fn object(folder: &Path, bytes: &[u8]) -> Result<Map<String, Value>, ModelProblem> {
-    serde_json::from_slice(bytes).or_else(|error| {
-        serde_json::from_slice(&with_quoted_numbers(bytes)).map_err(|_| {
-            let path = folder.join("config.json").display().to_string();
-            let what = format!("a JSON object: {error}");
-            ModelProblem::invalid(&path, "a JSON object", bytes, &what)
-        })
-    })
-}
-
-/// Replaces `NaN` and `Infinity`, which Python writes although JSON does not allow them, by strings. An unused key may
-/// hold one; a key that requires a number is refused.
-fn with_quoted_numbers(json: &[u8]) -> Vec<u8> {
-    let (mut quoted, mut rest) = (Vec::with_capacity(json.len() + 64), json);
-    while let [first, ..] = rest {
-        let number = ["NaN", "Infinity", "-Infinity"]
-            .into_iter()
-            .find(|number| rest.starts_with(number.as_bytes()));
-        let length = match (number, first) {
-            (Some(number), _) => number.len(),
-            (None, b'"') => string_length(rest),
-            (None, _) => 1,
-        };
-        let (token, after) = rest.split_at(length);
-        let quotes: &[u8] = if number.is_some() { b"\"" } else { b"" };
-        quoted.extend([quotes, token, quotes].concat());
-        rest = after;
-    }
-    quoted
-}
-
-/// Returns the length in bytes of the JSON string at the start of a text, including quotes.
-fn string_length(text: &[u8]) -> usize {
-    let mut is_escaped = true;
-    let end = text.iter().position(|byte| {
-        let ends = *byte == b'"' && !is_escaped;
-        is_escaped = *byte == b'\\' && !is_escaped;
-        ends
-    });
-    end.map_or(text.len(), |end| end + 1)
 }

@@ -45,10 +45,23 @@ pub(crate) fn is_pickled(name: &str) -> bool {
     matches!(extension, Some("bin" | "pt" | "pth" | "ckpt")) || name.ends_with(".bin.index.json")
 }
 
-/// Reads the `tokenizer_config.json` of a folder; empty if it is missing or invalid.
-pub(crate) fn tokenizer_config(folder: &Path) -> Map<String, Value> {
-    let bytes = read_small_file(&folder.join("tokenizer_config.json"), MAX_CONFIG_BYTES);
-    bytes.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
+/// Reads the `tokenizer_config.json` of a folder; empty if it is missing.
+pub(crate) fn tokenizer_config(folder: &Path) -> Result<Map<String, Value>, ModelProblem> {
+    let path = folder.join("tokenizer_config.json");
+    if fs::symlink_metadata(&path).is_err() {
+        return Ok(Map::new());
+    }
+    json_object(&path, &read_small_file(&path, MAX_CONFIG_BYTES)?)
+}
+
+/// Parses a JSON object, in which `NaN` and `Infinity` become strings.
+pub(super) fn json_object(path: &Path, bytes: &[u8]) -> Result<Map<String, Value>, ModelProblem> {
+    serde_json::from_slice(bytes).or_else(|error| {
+        serde_json::from_slice(&with_quoted_numbers(bytes)).map_err(|_| {
+            let what = format!("a JSON object: {error}");
+            ModelProblem::invalid(&path.display().to_string(), "a JSON object", bytes, &what)
+        })
+    })
 }
 
 /// Returns the text of a token in it: a string, or an object with its settings.
@@ -71,4 +84,36 @@ pub(crate) fn read_small_file(path: &Path, max: u64) -> Result<Vec<u8>, ModelPro
         )));
     }
     Ok(bytes)
+}
+
+/// Replaces `NaN` and `Infinity`, which Python writes although JSON does not allow them, by strings. An unused key may
+/// hold one; a key that requires a number is refused.
+fn with_quoted_numbers(json: &[u8]) -> Vec<u8> {
+    let (mut quoted, mut rest) = (Vec::with_capacity(json.len() + 64), json);
+    while let [first, ..] = rest {
+        let number = ["NaN", "Infinity", "-Infinity"]
+            .into_iter()
+            .find(|number| rest.starts_with(number.as_bytes()));
+        let length = match (number, first) {
+            (Some(number), _) => number.len(),
+            (None, b'"') => string_length(rest),
+            (None, _) => 1,
+        };
+        let (token, after) = rest.split_at(length);
+        let quotes: &[u8] = if number.is_some() { b"\"" } else { b"" };
+        quoted.extend([quotes, token, quotes].concat());
+        rest = after;
+    }
+    quoted
+}
+
+/// Returns the length in bytes of the JSON string at the start of a text, including quotes.
+fn string_length(text: &[u8]) -> usize {
+    let mut is_escaped = true;
+    let end = text.iter().position(|byte| {
+        let ends = *byte == b'"' && !is_escaped;
+        is_escaped = *byte == b'\\' && !is_escaped;
+        ends
+    });
+    end.map_or(text.len(), |end| end + 1)
 }

@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::chat_json::tojson;
-use crate::model::folder_files::{MAX_CONFIG_BYTES, read_small_file, token_text};
+use crate::model::folder_files::{MAX_CONFIG_BYTES, read_small_file, token_text, tokenizer_config};
 
 /// Maximum number of steps: templates in use take some hundred per message.
 const MAX_STEPS: u64 = 5_000_000;
@@ -55,11 +55,7 @@ impl ChatTemplate {
     /// if that has several, the one named `default`.
     pub fn open(folder: &Path) -> Result<Self, String> {
         let config_path = folder.join(CONFIG_FILE);
-        let config: Map<String, Value> = match read_small_file(&config_path, MAX_CONFIG_BYTES) {
-            Ok(bytes) => serde_json::from_slice(&bytes)
-                .map_err(|error| format!("`{}` is not JSON: {error}", config_path.display()))?,
-            Err(_) => Map::new(),
-        };
+        let config = tokenizer_config(folder).map_err(|problem| problem.message)?;
         let special_tokens = config
             .iter()
             .filter(|(name, _)| name.ends_with("_token"))

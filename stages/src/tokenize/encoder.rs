@@ -62,9 +62,10 @@ impl Encoder {
         let folder = json_path.parent().unwrap_or(Path::new("")).to_owned();
         let opened = match read_limited(&json_path) {
             Ok(json) => Self::from_bytes(&json, special)
-                .map(|encoder| {
-                    let differences = other_config::differences(&folder, encoder.library.steps());
-                    Self { differences, ..encoder }.compared_with(gguf_of(path), special)
+                .and_then(|encoder| {
+                    let differences = other_config::differences(&folder, encoder.library.steps())
+                        .map_err(|problem| problem.message)?;
+                    Ok(Self { differences, ..encoder }.compared_with(gguf_of(path), special))
                 })
                 .map_err(|reason| {
                     let found = Signature::detect(&json[..json.len().min(SIGNATURE_BYTES)]);
