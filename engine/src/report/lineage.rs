@@ -6,7 +6,8 @@
 //! cannot be sent is a warning: lineage never fails a run.
 
 use longsift_stages::contract::Address;
-use std::io::Write;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,13 +17,16 @@ use serde_json::{Value, json};
 use crate::base::stop::Stop;
 use crate::base::{clock, environment, text};
 use crate::plan::Plan;
-use crate::run_directory::layout::absolute;
+use crate::run_directory::layout::{RunDirectory, absolute};
 use crate::run_directory::summary::Summary;
 use crate::storage::{error, files};
 
 /// Maximum response time of a collector, and after a signal.
 const TIMEOUT_SECONDS: u64 = 5;
 const STOPPED_TIMEOUT_SECONDS: u64 = 1;
+
+/// Maximum size of an event, which lists the columns of input and output.
+const MAX_EVENT_BYTES: u64 = 1 << 26;
 
 const PRODUCER: &str =
     concat!("https://github.com/longsift/longsift/tree/v", env!("CARGO_PKG_VERSION"));
@@ -201,9 +205,28 @@ fn post_plain(
 }
 
 fn append(path: &Path, event: &Value) -> Result<(), String> {
+    if RunDirectory::result_folder(path).is_some() || !holds_events(path) {
+        return Err(format!(
+            "`{}` is not a file of OpenLineage events; set OPENLINEAGE_URL to a new file",
+            path.display()
+        ));
+    }
     let mut file = files::open_to_append(path).map_err(|error| error.to_string())?;
     let written = file.write_all(format!("{event}\n").as_bytes());
     written.map_err(error::failed("write", path)).map_err(|error| error.to_string())
+}
+
+/// Whether a file is missing, empty, not regular, or begins with a line that is an event.
+fn holds_events(path: &Path) -> bool {
+    let Ok(status) = fs::metadata(path) else { return true };
+    if !status.is_file() || status.len() == 0 {
+        return !status.is_dir();
+    }
+    let mut first = Vec::new();
+    let read = fs::File::open(path).map(|file| BufReader::new(file.take(MAX_EVENT_BYTES)));
+    let read = read.and_then(|mut lines| lines.read_until(b'\n', &mut first));
+    let event = read.ok().and_then(|_| serde_json::from_slice::<Value>(&first).ok());
+    event.is_some_and(|event| event.get("eventTime").is_some() && event.get("producer").is_some())
 }
 
 fn input(plan: &Plan, summary: Option<&Summary>) -> Value {
@@ -286,6 +309,28 @@ mod tests {
         Lineage::new("web", run_id, |name| {
             variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
         })
+    }
+
+    #[test]
+    fn events_are_appended_only_to_files_of_events() {
+        let folder = tempfile::tempdir().unwrap();
+        let event = json!({ "eventTime": "now", "producer": PRODUCER });
+        let path = folder.path().join("events.jsonl");
+        for lines in 1..3 {
+            append(&path, &event).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), lines);
+        }
+        for (name, content) in
+            [("corpus.jsonl", "{\"text\": \"a\"}\n"), ("notes", "a\n"), ("x", "PAR1")]
+        {
+            let path = folder.path().join(name);
+            fs::write(&path, content).unwrap();
+            let refused = append(&path, &event).unwrap_err();
+            assert!(refused.contains("not a file of OpenLineage events"), "{refused}");
+            assert_eq!(fs::read_to_string(&path).unwrap(), content);
+        }
+        fs::create_dir(folder.path().join("out.run")).unwrap();
+        append(&folder.path().join("out.run/new.jsonl"), &event).unwrap_err();
     }
 
     #[test]
