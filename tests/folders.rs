@@ -105,6 +105,9 @@ fn files_and_outputs_in_the_folders_of_a_result_are_refused() {
         let message = "which holds the files of a result only";
         assert!(refused.stderr.contains(message), "{path}: {}", refused.stderr);
     }
+    for folder in ["out/data", "out.run"] {
+        workspace.longsift(&["manual", folder, "--format", "markdown"]).expect(2);
+    }
     workspace.longsift(&["verify", "out.run"]).success();
 }
 

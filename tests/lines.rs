@@ -622,6 +622,10 @@ fn files_of_other_types_are_reported() {
         "none of its first 1 lines is a key, a tab and a JSON object",
     );
     expect(&[("a.jsonl", Vec::new())], &short(), 2, "the input has no lines");
+    for name in ["a.jsonl.gz", "a.jsonl.zst"] {
+        let input = [(name, Vec::new()), ("b.jsonl", line(1))];
+        expect(&input, &short(), 3, &format!("{name}: it does not decompress: the file is empty"));
+    }
     expect(
         &[("a.jsonl", line(1)), ("b.tsv", line(1))],
         &short(),

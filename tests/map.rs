@@ -392,6 +392,9 @@ fn impossible_maps_are_rejected() {
     rejected(&["--document", "d0", "--chat-template"], &["--messages"]);
     rejected(&["--document", "d0", "--messages", "tokens"], &["no tokenizer"]);
     rejected(&["--document", "d0", "--scores-from", "x"], &["has no effect on a map"]);
+    let both = ["--document", "d0", "--html", "a.html", "--png", "a.html"];
+    rejected(&both, &["`a.html` is named twice"]);
+    assert!(!workspace.path("a.html").exists());
     let answer = workspace.longsift(&["map", "nowhere.yaml", "--document", "d0"]);
     assert_eq!(answer.code, 2, "{}", answer.stderr);
 
@@ -430,6 +433,14 @@ fn repeated_ids_are_named_with_their_rows() {
     assert_eq!(map(&workspace, &["--document", "a.parquet:1"])["tokens"], 40);
     assert_eq!(map(&workspace, &["--document", "x#1@a.parquet:1"])["tokens"], 40);
     refused(&workspace, &["--document", "y@a.parquet:1"], 2, &["not found"]);
+    // An id that has the form of a place.
+    let place = table(&[
+        ("id", strings(["x", "x", "x@a.parquet:0"])),
+        ("tokens", token_lists(&[ids(30), ids(40), ids(50)])),
+    ]);
+    write_parquet(&workspace.path("input/a.parquet"), &place, 1);
+    let hint = ["2 documents have the id or the place `x@a.parquet:0`"];
+    refused(&workspace, &["--document", "x@a.parquet:0"], 2, &hint);
     refused(&workspace, &["--document", "a.parquet:3"], 2, &["not found"]);
 }
 

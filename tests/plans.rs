@@ -91,6 +91,11 @@ fn a_plan_shows_finished_work() {
     assert_eq!(done(), expected(1, 3, true));
     let text = workspace.longsift(&["plan", "pipeline.yaml"]).success().stdout;
     assert!(text.contains("a run would do nothing") && text.contains("(cached)"), "{text}");
+    let plan = workspace.longsift(&["plan", "pipeline.yaml", "--format", "json"]).success();
+    let plan: Value = serde_json::from_str(&plan.stdout).unwrap();
+    let written =
+        files_below(&workspace.path("out.run/scores")).remove(0).metadata().unwrap().len();
+    assert!(plan["estimate"]["scores_bytes"].as_u64().unwrap() >= written, "{plan:#}");
     workspace.write("pipeline.yaml", pipeline.score("alpha: 2").to_string());
     assert_eq!(done(), expected(1, 3, false));
 }

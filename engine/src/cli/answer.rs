@@ -41,6 +41,15 @@ pub(super) fn answer_with(
 /// Refuses output paths in the folders of a result, and files that longsift did not write; reports all of them.
 pub(super) fn check_output_paths<const N: usize>(paths: [(Option<&Path>, Mark); N]) -> Result<()> {
     let mut problems = Vec::new();
+    let mut taken: Vec<&Path> = Vec::new();
+    for path in paths.iter().filter_map(|(path, _)| *path) {
+        if taken.contains(&path) {
+            let message = format!("{} is named twice", quoted(&path.display().to_string()));
+            let problem = Diagnostic::error(Blame::Pipeline, message);
+            problems.push(problem.hint("name a file of its own for each output"));
+        }
+        taken.push(path);
+    }
     for (path, mark) in paths {
         let check = |path| refuse_result_folder(path).and_then(|()| marked::check(path, mark));
         match path.map_or(Ok(()), check) {

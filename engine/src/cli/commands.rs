@@ -7,8 +7,9 @@ use std::path::Path;
 use clap::CommandFactory;
 
 use super::answer::{
-    answer, answer_with, check_output_paths, color, eprint, is_printed, print, print_line, report,
-    report_failure, terminal_text, unknown_name, write_page, write_requested,
+    answer, answer_with, check_output_paths, color, eprint, is_printed, print, print_line,
+    refuse_result_folder, report, report_failure, terminal_text, unknown_name, write_page,
+    write_requested,
 };
 use super::planned::{make_plan, make_plan_with, named_run, plan_options, refuse_without_effect};
 use super::run::run;
@@ -231,6 +232,7 @@ const MANUAL: &str = "<!-- written by longsift manual -->";
 
 fn manual(folder: &Path, format: ManualFormat) -> Result<u8> {
     let command = Cli::command();
+    refuse_result_folder(folder)?;
     files::create_folder(folder)?;
     let (mark, pages): (Mark, Vec<(String, Vec<u8>)>) = match format {
         ManualFormat::Markdown => {

@@ -135,8 +135,6 @@ impl InputFile {
                 (file.row_groups.clone(), Contents::Arrow(file))
             }
             FileFormat::Lines(line_format, compression) => {
-                // An empty file is not compressed, even if its name says so.
-                let compression = if stamp.size == 0 { FileCompression::None } else { compression };
                 let (survey, cache_entry) =
                     cached_survey(found, path, (file, stamp), reading, (line_format, compression))?;
                 let lines = Lines {

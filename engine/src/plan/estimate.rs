@@ -24,6 +24,8 @@ const MIN_COMPRESSION: u64 = 2;
 
 /// Bytes of a row of a score table before the columns of measures: names, positions and a hash.
 const WINDOW_ROW_BYTES: u64 = 256;
+/// Bytes of a score table without rows: mostly the descriptions of its columns.
+const SCORE_TABLE_BYTES: u64 = 14 << 10;
 
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Estimate {
@@ -90,7 +92,8 @@ impl Estimate {
             windows,
             memory_bytes: device.packed_bytes + limit.max(host_bytes) + whole_model_bytes,
             whole_model_bytes,
-            scores_bytes: windows * (WINDOW_ROW_BYTES + window_bytes),
+            scores_bytes: windows * (WINDOW_ROW_BYTES + window_bytes)
+                + units.len() as u64 * SCORE_TABLE_BYTES,
             output_bytes: (output_bytes * kept) as u64,
             ..device
         }

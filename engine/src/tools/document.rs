@@ -158,9 +158,11 @@ fn find(plan: &Plan, id: &str) -> Result<(usize, u64)> {
         let of_id = rows.zip(labels).filter(|(_, label)| label.as_deref() == Some(id));
         found.extend(of_id.map(|(row, _)| (index, row)));
     }
-    match (&found[..], &at_place) {
-        ([location], _) | ([], Some(location)) => Ok(*location),
-        ([], None) => {
+    let is_place = at_place.is_some_and(|place| !found.contains(&place));
+    found.extend(at_place.filter(|_| is_place));
+    match &found[..] {
+        [location] => Ok(*location),
+        [] => {
             let rows = count(plan.rows());
             let message = format!(
                 "document {} not found among the {rows} documents of the input",
@@ -175,14 +177,15 @@ fn find(plan: &Plan, id: &str) -> Result<(usize, u64)> {
             };
             Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into())
         }
-        (several, _) => {
+        several => {
             let locations: Vec<String> = several
                 .iter()
                 .take(MAX_LOCATIONS)
                 .map(|(unit, row)| quoted(&format!("{}:{row}", plan.units[*unit].file_path)))
                 .collect();
             let number = count(several.len() as u64);
-            let message = format!("{number} documents have the id {}", quoted(id));
+            let what = if is_place { "the id or the place" } else { "the id" };
+            let message = format!("{number} documents have {what} {}", quoted(id));
             let hint = format!("use FILE:ROW instead: {}", locations.join(", "));
             Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into())
         }

@@ -48,6 +48,10 @@ impl FileCompression {
         bytes: impl Read + Send + 'static,
     ) -> io::Result<Box<dyn BufRead + Send>> {
         let mut bytes = BufReader::with_capacity(BUFFER_BYTES, bytes);
+        if self != Self::None && bytes.fill_buf()?.is_empty() {
+            let message = "the file is empty, even without a header";
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, message));
+        }
         Ok(match self {
             Self::None => Box::new(bytes),
             Self::Gzip => {
