@@ -339,6 +339,93 @@ fn scores_of_changed_files_are_listed_before_their_selection() {
 }
 
 #[test]
+fn every_remedy_of_verify_repairs_what_it_names() {
+    let workspace = workspace();
+    workspace.run(&pipeline());
+    let results = workspace.results();
+    let hint = || workspace.longsift(&["verify", "out.run"]).expect(3).stdout;
+    // Files of others, in the folders of the run and in the output.
+    for path in ["out.run/selection/notes.txt", "out/data/notes.txt"] {
+        workspace.write(path, "notes");
+        assert!(
+            hint().contains("move these files away") && !hint().contains("--fresh"),
+            "{}",
+            hint()
+        );
+        fs::remove_file(workspace.path(path)).unwrap();
+        verified(&workspace, 0);
+    }
+    // Tables of a unit are scored again, and those of the others are not.
+    let tables = ["scores", "dropped", "quarantine"].map(|folder| format!("out.run/{folder}"));
+    for folder in &tables {
+        let path = files_below(&workspace.path(folder)).remove(0);
+        fs::remove_file(&path).unwrap();
+        assert!(hint().contains("remove these files if they exist, and run again"), "{}", hint());
+        let again = workspace.longsift(&["run", "out.run", "-q"]).success().summary();
+        assert!(count(&again, "windows_scored") < count(&again, "windows_total"), "{again}");
+        assert_eq!(workspace.results(), results, "{folder}");
+        verified(&workspace, 0);
+    }
+    // Findings with different remedies have a hint each.
+    workspace.write("out.run/selection/notes.txt", "notes");
+    fs::remove_file(files_below(&workspace.path("out.run/scores")).remove(0)).unwrap();
+    let both = hint();
+    assert!(both.contains("hint      scores/part-") && both.contains("notes.txt: move"), "{both}");
+    fs::remove_file(workspace.path("out.run/selection/notes.txt")).unwrap();
+    workspace.longsift(&["run", "out.run", "-q"]).success();
+    // A table that a stopped run left.
+    let table = files_below(&workspace.path("out.run/scores")).remove(0);
+    let left = table.with_file_name(
+        table.file_name().unwrap().to_str().unwrap().replace(".parquet", "-next.parquet"),
+    );
+    fs::copy(&table, &left).unwrap();
+    verified(&workspace, 0);
+    assert_eq!(workspace.run(&pipeline())["status"], "nothing_to_do");
+    assert!(!left.exists());
+}
+
+#[test]
+fn missing_records_of_a_selection_are_errors_everywhere() {
+    let workspace = workspace();
+    workspace.run(&pipeline());
+    let copy = Workspace::copy_of(&workspace);
+    let copy = copy.path("out.run").display().to_string();
+    for name in ["summary.json", "calibration.json"] {
+        let path = workspace.path(&format!("out.run/{name}"));
+        let whole = fs::read(&path).unwrap();
+        for content in [None, Some("{}")] {
+            match content {
+                None => fs::remove_file(&path).unwrap(),
+                Some(text) => fs::write(&path, text).unwrap(),
+            }
+            let answer = workspace.longsift(&["report", "out.run"]).expect(3);
+            assert!(answer.stderr.contains(name), "{}", answer.stderr);
+            let command = match name {
+                "summary.json" => ["diff", "out.run", &copy, "--color=never"],
+                _ => ["whatif", "out.run", "--set", "stages.filter.keep_fraction=0.2"],
+            };
+            assert!(workspace.longsift(&command).expect(3).stderr.contains(name));
+        }
+        fs::write(&path, whole).unwrap();
+    }
+    let status = || workspace.longsift(&["status", "out.run"]).success().stdout;
+    assert!(status().starts_with("finished"), "{}", status());
+    let manifest = workspace.path("out.run/manifest.json");
+    for text in [Some(""), None] {
+        match text {
+            Some(text) => fs::write(&manifest, text).unwrap(),
+            None => fs::remove_file(&manifest).unwrap(),
+        }
+        assert!(status().starts_with("damaged\n  reason    the manifest"), "{}", status());
+        let runs = workspace.longsift(&["cache", "--runs", ".", "--clear", "runs"]).success();
+        assert!(runs.stdout.contains("damaged") && workspace.path("out.run/units").exists());
+        workspace.longsift(&["report", "out.run"]).expect(3);
+    }
+    let hint = workspace.longsift(&["verify", "out.run"]).expect(3).stdout;
+    assert!(hint.contains("restore `manifest.json` from a backup"), "{hint}");
+}
+
+#[test]
 fn a_unit_with_a_damaged_record_is_scored_again() {
     let workspace = workspace();
     let before = workspace.run(&pipeline());

@@ -128,12 +128,17 @@ fn a_finished_run_is_checked_again() {
         (&summary["status"], &summary["checks"][0]["holds"]),
         (&"failed".into(), &false.into())
     );
+    let status = || workspace.longsift(&["status", "out.run"]).success().stdout;
+    assert!(status().contains("expected at most 1, got "), "{}", status());
+    workspace.longsift(&["run", "pipeline.yaml", "-q", "--set", "checks.0.max=2"]).expect(6);
+    assert!(status().contains("expected at most 2, got "), "{}", status());
     let warn = ["run", "pipeline.yaml", "--set", "checks.0.severity=warn"];
     let answer = workspace.longsift(&warn).success();
     assert!(answer.stderr.contains("warning: check of samples_kept"), "{}", answer.stderr);
     let summary = answer.summary();
     assert_eq!(summary["status"], "nothing_to_do");
     assert_eq!(summary["checks"][0]["holds"], false);
+    assert!(status().starts_with("finished") && !status().contains("reason"), "{}", status());
     assert_eq!(bytes_of(&workspace), before);
 }
 

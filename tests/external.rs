@@ -512,17 +512,34 @@ fn an_interrupted_measurement_is_told_from_damage() {
     let own = windows("honest", "");
     run(&workspace, &own);
     let selected = workspace.hashes(&["out/data", "out.run/selection"]);
+    let report = workspace.longsift(&["report", "out.run", "--format", "json"]).success().stdout;
+    let original = Workspace::copy_of(&workspace);
+    let original = original.path("out.run").display().to_string();
     workspace.write("pipeline.yaml", own.replace("\"1\"", "\"2\""));
     let run = ["run", "pipeline.yaml", "-q", "--remeasure", "own"];
     workspace.run_until_killed(&run, "create out.run/units/", 3); // each record of an earlier version takes two
     let status = workspace.longsift(&["status", "out.run"]).success().stdout;
-    assert!(status.contains("units     1 of 4 scored"), "{status}");
-    let found = workspace.longsift(&["verify", "out.run"]).expect(3).stdout;
-    assert!(found.contains("was scored again by a run that has no selection yet"), "{found}");
-    assert!(found.contains("finish the other run") && !found.contains("--fresh"), "{found}");
+    assert!(
+        status.starts_with("unfinished") && status.contains("units     1 of 4 scored"),
+        "{status}"
+    );
+    assert!(status.contains("rows in the last selection"), "{status}");
+    let found = workspace.longsift(&["verify", "out.run"]).success().stdout;
+    assert!(found.contains("since     1 unit scored by a run without a selection"), "{found}");
     assert_eq!(workspace.hashes(&["out/data", "out.run/selection"]), selected);
+    // Reports are of the selection and the scores that it was made from.
+    assert_eq!(
+        workspace.longsift(&["report", "out.run", "--format", "json"]).success().stdout,
+        report
+    );
+    workspace.longsift(&["diff", "out.run", &original]).success();
     workspace.longsift(&run).success();
     workspace.longsift(&["verify", "out.run"]).success();
+    assert!(
+        !files_below(&workspace.path("out.run"))
+            .iter()
+            .any(|path| path.display().to_string().contains("-next"))
+    );
 }
 
 /// The stages of a pipeline that are programs.

@@ -69,6 +69,7 @@ mod integrity;
 mod kill_campaign;
 #[cfg(test)]
 mod language_model;
+mod later_scores;
 #[cfg(test)]
 mod lines;
 #[cfg(test)]

@@ -122,6 +122,26 @@ fn every_phase_resumes_an_interrupted_fresh_start() {
 
 #[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+fn a_fresh_start_with_other_settings_stays() {
+    let workspace = workload();
+    workspace.longsift(&RUN).success();
+    let other = ["--set", "stages.tokenize.window_tokens=48"];
+    let fresh = [&RUN[..], &other, &["--fresh"]].concat();
+    workspace.run_until_killed(&fresh, "create out.run/fresh/units/", 5);
+    let scores = workspace.hashes(&["out.run/fresh/scores", "out.run/fresh/units"]);
+    let answer = workspace.longsift(&RUN).success();
+    assert!(answer.stderr.contains("out.run/fresh` has other settings"), "{}", answer.stderr);
+    let wider = [&RUN[..], &["--set", "stages.filter.keep_fraction=0.9"]].concat();
+    workspace.longsift(&wider).success();
+    assert_eq!(workspace.hashes(&["out.run/fresh/scores", "out.run/fresh/units"]), scores);
+    let resumed = workspace.longsift(&[&RUN[..], &other].concat()).success().summary();
+    assert!(count(&resumed, "windows_reused") > 0, "{resumed}");
+    assert!(!workspace.path("out.run/fresh").exists());
+    workspace.longsift(&["verify", "out.run"]).success();
+}
+
+#[test]
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
 fn a_killed_run_measures_only_the_remaining_units() {
     for units_done in [1, 4, 10] {
         let workspace = workload();

@@ -34,7 +34,7 @@ use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::run_directory::seal::sealed;
 use crate::run_directory::summary::{DeviceUse, LabelShares, Summary, TableUse};
-use crate::run_directory::units::{Part, UnitRecord};
+use crate::run_directory::units::{self, Part, UnitRecord};
 use crate::score::{reopen, tolerance};
 use crate::select::{self};
 use crate::write::commit::{self};
@@ -160,6 +160,12 @@ pub fn run(
         replayed => drop(replayed?),
     }
     let done = run.all_phases(options, &run_lock);
+    if done.is_ok() && directory.has_fresh_start()? {
+        tracing::warn!(
+            "the fresh start in `{}` has other settings and is not finished; run it again, or remove the folder",
+            directory.fresh().root.display()
+        );
+    }
     // If another run replaces the borrowed scores meanwhile, reading them can look like corruption.
     if let (Err(_), Some(borrowed)) = (&done, &run.borrowed) {
         borrowed.check()?;
@@ -208,8 +214,13 @@ impl Run<'_> {
             && let Some(summary) = finished(plan, &lock.identity, &valid)?
         {
             self.directory.remove_working_files()?;
+            if plan.options.scores_from.is_none() {
+                units::remove_unlisted_files(directory, valid.iter().flatten())?;
+            }
             self.restore_plan_and_lock(&lock, &valid)?;
-            return self.finished_outcome(summary);
+            let done = self.finished_outcome(summary);
+            self.record_failure(&done);
+            return done;
         }
         if may_be_done {
             plan.check_output()?;
@@ -246,14 +257,22 @@ impl Run<'_> {
         self.write(lock, &scored, selection, run_lock)
     }
 
-    /// Records why a run failed or was stopped, for `longsift status`.
+    /// Records why a run failed or was stopped, for `longsift status`, or that the run after it did not fail.
     fn record_failure(&self, done: &Result<RunOutcome>) {
-        let (Err(failure) | Ok(RunOutcome { refused: Some(failure), .. })) = done else { return };
-        let message = failure.to_string();
-        let reason = message.lines().next().unwrap_or_default();
-        let facts = json!({ "exit_code": failure.exit_code(), "error": reason });
-        if let Err(lost) = events::append_last(self.directory, "run_failed", facts) {
-            tracing::warn!("cannot record the failure in `events.jsonl`: {lost}");
+        let recorded = match done {
+            Err(failure) | Ok(RunOutcome { refused: Some(failure), .. }) => {
+                let message = failure.to_string();
+                let reason = message.lines().next().unwrap_or_default();
+                let facts = json!({ "exit_code": failure.exit_code(), "error": reason });
+                events::append_last(self.directory, "run_failed", facts)
+            }
+            Ok(_) => match events::last_error(self.directory) {
+                Ok(Some(_)) => events::append_last(self.directory, events::UP_TO_DATE, json!({})),
+                read => read.map(drop),
+            },
+        };
+        if let Err(lost) = recorded {
+            tracing::warn!("cannot record the end of the run in `events.jsonl`: {lost}");
         }
     }
 

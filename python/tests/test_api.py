@@ -281,3 +281,24 @@ def test_scores_and_output_go_to_pandas_polars_and_duckdb(pipeline: Path) -> Non
     assert len(pandas.read_parquet(data)) == summary.kept
     assert polars.read_parquet(data / "*.parquet").height == summary.kept
     assert duckdb.sql(f"select count(*) from '{data}/*.parquet'").fetchall() == [(summary.kept,)]
+
+
+def test_files_that_changed_since_the_run_are_not_read(pipeline: Path) -> None:
+    run = Path(longsift.run(pipeline, arguments=["-q"]).run_dir)
+    parts = sorted((run.with_suffix("") / "data").iterdir()) + sorted((run / "scores").iterdir())
+    for part, read in [(parts[0], longsift.kept), (parts[-1], longsift.scores)]:
+        whole = part.read_bytes()
+        part.write_bytes(whole + b"x")
+        with pytest.raises(ValueError, match="has changed since the run"):
+            read(run)
+        part.write_bytes(whole)
+    intent, manifest = run / "intent.json", run / "manifest.json"
+    intent.write_text("{}")
+    with pytest.raises(ValueError, match="commit .* is unfinished"):
+        longsift.kept(run)
+    intent.unlink()
+    whole = manifest.read_bytes()
+    manifest.write_bytes(b"")
+    with pytest.raises(ValueError, match="is damaged"):
+        longsift.scores(run)
+    manifest.write_bytes(whole)

@@ -9,10 +9,11 @@ use serde::Serialize;
 
 use super::answer::unknown_name;
 use crate::base::diagnostic::{Blame, Diagnostic};
-use crate::base::error::Result;
+use crate::base::error::{Failure, Result};
 use crate::base::text::{bytes, count, line_safe, table};
 use crate::cli::CacheArguments;
 use crate::run_directory::layout::RunDirectory;
+use crate::run_directory::manifest::Manifest;
 use crate::storage::files;
 use crate::storage::marked::{self, Mark};
 
@@ -61,7 +62,7 @@ pub(super) struct CacheEntry {
 pub(super) struct ListedRun {
     #[serde(flatten)]
     entry: CacheEntry,
-    /// `finished`, `running` or `unfinished`.
+    /// `finished`, `running`, `unfinished`, or `damaged` if the manifest of a finished run cannot be read.
     state: &'static str,
 }
 
@@ -103,10 +104,12 @@ pub(super) fn cache(arguments: &CacheArguments) -> Result<CacheListing> {
         run_directories(runs, &mut found)?;
         for path in found {
             let directory = RunDirectory::open(&path)?;
-            let state = match (directory.holder()?, directory.has_last_selection()?) {
+            let state = match (directory.holder()?, Manifest::read_last_selection(&directory)) {
                 (Some(_), _) => "running",
-                (None, true) => "finished",
-                (None, false) => "unfinished",
+                (None, Ok(Some(last))) if !last.has_later_scores(&directory)? => "finished",
+                (None, Ok(_)) => "unfinished",
+                (None, Err(Failure::Problems(_))) => "damaged",
+                (None, Err(stopped)) => return Err(stopped),
             };
             let entry = CacheEntry::measure(path, now)?;
             if state != "finished" || !arguments.selects(RUNS, &entry) {

@@ -8,7 +8,7 @@ use crate::base::error::Result;
 use crate::base::text::counted;
 use crate::dataset::input::Dataset;
 use crate::run_directory::layout::RunDirectory;
-use crate::run_directory::manifest::{KnownFile, Manifest};
+use crate::run_directory::manifest::{FINISH_COMMIT, KnownFile, Manifest};
 use crate::storage::files;
 
 /// Excludes from `dataset` the files that the run named by `input.since`, and the runs before it, have filtered.
@@ -36,6 +36,10 @@ pub(super) fn exclude(
     if same(&directory.root, &own.root) {
         let hint = "give every increment its own `output.path`, for example with a date";
         return refused("`since` is this pipeline's own run".to_owned(), hint);
+    }
+    if files::size(&directory.intent())?.is_some() {
+        let message = format!("a commit in `{}` is unfinished", path.display());
+        return refused(message, FINISH_COMMIT);
     }
     let manifest = Manifest::read(&directory).map_err(|failure| failure.or_at(&setting()))?;
     let Some(manifest) = manifest else {

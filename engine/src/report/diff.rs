@@ -135,11 +135,11 @@ fn counts(directory: &RunDirectory, manifest: &Manifest) -> Result<Map<String, V
     let mut counts = Counts::default();
     manifest.units.iter().for_each(|record| counts.add(&record.counts));
     let mut counts = object(&counts);
-    if let Some(summary) = directory.read_json::<Summary>(&directory.summary())? {
-        let selected = ["kept", "rows_kept", "rows_dropped", "windows_kept", "windows_dropped"];
-        let summary = object(&summary).into_iter();
-        counts.extend(summary.filter(|(name, _)| selected.contains(&&**name)));
-    }
+    let summary = manifest.summary.as_ref();
+    let summary: Summary = Manifest::read_record(directory, &directory.summary(), summary)?;
+    let selected = ["kept", "rows_kept", "rows_dropped", "windows_kept", "windows_dropped"];
+    let summary = object(&summary).into_iter();
+    counts.extend(summary.filter(|(name, _)| selected.contains(&&**name)));
     Ok(pipeline_lock::flat(&Value::Object(counts)))
 }
 

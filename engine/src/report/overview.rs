@@ -35,7 +35,7 @@ use crate::report::closing::equation;
 use crate::report::page::chart::BY_POSITION;
 use crate::run_directory::calibration::{CalibratedGroup, Calibration};
 use crate::run_directory::layout::RunDirectory;
-use crate::run_directory::manifest::{Manifest, not_finished};
+use crate::run_directory::manifest::Manifest;
 use crate::run_directory::selected;
 use crate::run_directory::summary::Summary;
 use crate::run_directory::units::{self, InputIdentity, Part};
@@ -132,10 +132,10 @@ struct Means {
 const MAX_LABELS: usize = 24;
 
 pub(crate) fn read(directory: &RunDirectory, text: bool) -> Result<Overview> {
-    let unfinished = || not_finished(directory);
     let manifest = Manifest::read_finished(directory)?;
-    let calibration = directory.read_json(&directory.calibration())?.ok_or_else(unfinished)?;
-    let summary = directory.read_json(&directory.summary())?.ok_or_else(unfinished)?;
+    let (calibration, summary) = (manifest.calibration.as_ref(), manifest.summary.as_ref());
+    let calibration = Manifest::read_record(directory, &directory.calibration(), calibration)?;
+    let summary = Manifest::read_record(directory, &directory.summary(), summary)?;
     let scores = manifest.scores_directory(directory)?;
     let options = PlanOptions { offline: true, devices_absent: true, ..PlanOptions::default() };
     let plan = crate::plan::read::plan(&directory.root, &Overrides::default(), options);

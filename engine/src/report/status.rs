@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::base::counts::Counts;
-use crate::base::error::Result;
+use crate::base::error::{Failure, Result};
 use crate::base::text::{count, line_safe};
 use crate::run_directory::events;
 use crate::run_directory::holder::Holder;
@@ -19,11 +19,11 @@ use crate::storage::files;
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
-    /// `finished`, `running`, `unfinished` or `empty`.
+    /// `finished`, `running`, `unfinished`, `empty`, or `damaged` if the manifest of a finished run cannot be read.
     pub state: &'static str,
     /// Process that works in the directory, if any.
     pub holder: Option<Holder>,
-    /// Work units with a record.
+    /// Work units with a record; of a finished run, those of its selection.
     pub units_scored: u64,
     /// Work units that are started and have no record; their results so far are in journals.
     pub units_open: u64,
@@ -41,43 +41,50 @@ pub struct Status {
 pub fn read(directory: &RunDirectory) -> Result<Status> {
     let scored = directory.last_scored()?;
     let holder = directory.holder()?;
-    let finished = directory.has_last_selection()?;
-    // The scores of a finished run may be those of another run.
-    let records = match Manifest::read_unchecked(directory) {
-        Ok(Some(manifest)) if finished && holder.is_none() && manifest.scores_from().is_some() => {
-            manifest.units
+    let (selection, damage) = match Manifest::read_last_selection(directory) {
+        Ok(selection) => (selection, None),
+        Err(Failure::Problems(problems)) => (None, Some(problems[0].message.clone())),
+        Err(stopped) => return Err(stopped),
+    };
+    // With a later input or later settings, an interrupted run has scored units that the selection does not have.
+    let finished = match selection {
+        Some(manifest) if holder.is_none() && !manifest.has_later_scores(directory)? => {
+            Some(manifest)
         }
-        _ => scored_units(&scored)?,
+        _ => None,
+    };
+    let planned = |key: &str| {
+        let plan: Option<Value> = directory.read_json(&directory.plan())?;
+        Ok::<_, Failure>(plan.and_then(|plan| plan["input"][key].as_u64()))
+    };
+    let (records, units) = match &finished {
+        Some(manifest) => (manifest.units.clone(), Some(manifest.units.len() as u64)),
+        None => (scored_units(&scored)?, planned("work_units")?),
     };
     let mut counts = Counts::default();
     for record in &records {
         counts.add(&record.counts);
     }
-    let plan: Option<Value> = directory.read_json(&directory.plan())?;
-    let planned = |key: &str| plan.as_ref()?["input"][key].as_u64();
-    let journals = files::list_if_present(&scored.journal())?.into_iter();
-    let is_of_unit = |path: &std::path::PathBuf| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        path.is_file() && !name.starts_with('.')
-    };
-    let units_open = journals.filter(is_of_unit).count() as u64;
+    let rows = if finished.is_some() { Some(counts.rows) } else { planned("rows")? };
+    let units_open = scored.journals()?.len() as u64;
     let is_begun =
         !records.is_empty() || units_open > 0 || files::size(&scored.lock_file())?.is_some();
-    let state = match (&holder, finished, is_begun) {
+    let state = match (&holder, finished.is_some(), is_begun) {
         (Some(_), ..) => "running",
+        (None, ..) if damage.is_some() => "damaged",
         (None, true, _) => "finished",
         (None, false, false) => "empty",
         (None, false, true) => "unfinished",
     };
-    let error = if holder.is_none() { last_error(directory)? } else { None };
+    let error = if holder.is_none() { damage.or(events::last_error(directory)?) } else { None };
     Ok(Status {
         state,
         error,
         holder,
         units_scored: records.len() as u64,
         units_open,
-        units: planned("work_units"),
-        rows: planned("rows"),
+        units,
+        rows,
         counts,
         summary: directory.read_json(&directory.summary())?,
     })
@@ -91,20 +98,6 @@ fn scored_units(directory: &RunDirectory) -> Result<Vec<UnitRecord>> {
         records.retain(|record| record.serves(&wanted));
     }
     Ok(records)
-}
-
-/// Returns the reason of the last run, unless it is unknown or the run succeeded.
-fn last_error(directory: &RunDirectory) -> Result<Option<String>> {
-    let mut error = None;
-    events::read(directory, |event| {
-        let text = |key: &str| event.get(key).and_then(Value::as_str);
-        match text("event") {
-            Some("run_failed") => error = text("error").map(str::to_owned),
-            Some("run_started" | "shard_started" | "selection_committed") => error = None,
-            _ => {}
-        }
-    })?;
-    Ok(error)
 }
 
 impl fmt::Display for Status {
@@ -135,7 +128,8 @@ impl fmt::Display for Status {
         }
         if let Some(summary) = &self.summary {
             let [samples, rows] = [summary.kept, summary.rows_kept].map(count);
-            writeln!(f, "  kept      {samples} samples of {rows} rows")?;
+            let last = if self.state == "finished" { "" } else { " in the last selection" };
+            writeln!(f, "  kept      {samples} samples of {rows} rows{last}")?;
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::base::counts::Counts;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
-use crate::base::text::{bytes, count, line_safe};
+use crate::base::text::{bytes, count, counted, line_safe};
 use crate::plan::columns;
 use crate::plan::fetch::RemoteModels;
 use crate::plan::fetch::stores::FetchKind;
@@ -36,6 +36,8 @@ pub struct Verification {
     pub files: u64,
     pub bytes: u64,
     pub rows: u64,
+    /// Work units that an interrupted run scored after the selection; the next commit replaces those of the selection.
+    pub units_scored_since: u64,
     /// Finding about the cached layer-zero table.
     pub table: &'static str,
     pub findings: Vec<Finding>,
@@ -57,18 +59,46 @@ type ReadRecord = (PathBuf, Option<UnitRecord>);
 
 const DAMAGED_RECORD: &str = "missing, damaged or written by an earlier build";
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Remedy {
-    /// The file is restored from a backup, or everything is computed again.
-    Restore,
-    /// The file is removed, and the next run writes it again from recorded statistics.
-    Rebuild,
     /// The interrupted command runs again.
     Finish,
     /// The next run names the moved run directory with the scores.
     NameScores,
-    /// The run that scores with other settings is finished, or the units are scored again.
-    FinishScores,
+    /// The next run selects from the present scores of the other run.
+    SelectAgain,
+    /// The file is removed, and the next run writes it again.
+    Rebuild,
+    /// The file is moved away: nothing needs it.
+    MoveAway,
+    /// The manifest is restored from a backup, or the output is moved away.
+    RestoreManifest,
+    /// The file is restored from a backup, or everything is computed again.
+    Restore,
+}
+
+impl Remedy {
+    /// Describes what to do about findings; `run`: the run directory.
+    fn hint(self, run: &str) -> String {
+        match self {
+            Self::Finish => FINISH_COMMIT.to_owned(),
+            Self::NameScores => "run again, with `--scores-from` and its new path".to_owned(),
+            Self::SelectAgain => format!(
+                "verify the run with the scores, then select from its present ones: `longsift run {run}`"
+            ),
+            Self::Rebuild => {
+                format!("remove these files if they exist, and run again: `longsift run {run}`")
+            }
+            Self::MoveAway => "move these files away: no command needs them".to_owned(),
+            Self::RestoreManifest => {
+                "restore `manifest.json` from a backup, or move `data` away and run again"
+                    .to_owned()
+            }
+            Self::Restore => format!(
+                "restore these files from a backup, or run again: `longsift run {run} --fresh`"
+            ),
+        }
+    }
 }
 
 impl Verification {
@@ -232,32 +262,31 @@ impl Verification {
         Ok(())
     }
 
-    /// Compares the records of units with those in the manifest, and the tables with their records. `read`: records in `scores`.
+    /// Checks the tables and records of the units of a selection, and of units scored since. `read`: the records of units.
     fn records(
         &mut self,
-        scores: &RunDirectory,
+        directory: &RunDirectory,
         manifest: &Manifest,
         read: &[ReadRecord],
     ) -> Result<()> {
         let intact = read.iter().filter_map(|(_, record)| record.as_ref());
-        let intact: BTreeMap<&str, &UnitRecord> =
+        let mut intact: BTreeMap<&str, &UnitRecord> =
             intact.map(|record| (&*record.unit, record)).collect();
         for record in &manifest.units {
-            let found = intact.get(&*record.unit).copied();
-            // A run was interrupted while it replaced the tables of this unit.
-            let is_open = files::size(&scores.journal().join(&record.unit))?.is_some();
-            let remedy = if is_open { Remedy::FinishScores } else { Remedy::Restore };
-            self.with_remedy(remedy, |own| own.unit(scores, found.unwrap_or(record)))?;
-            let (message, remedy) = match found {
-                None => (DAMAGED_RECORD, Remedy::Rebuild),
-                Some(found) if found != record => {
-                    ("was scored again by a run that has no selection yet", Remedy::FinishScores)
+            self.unit(directory, record)?;
+            match intact.get(&*record.unit) {
+                // Its quarantined rows are being scored again.
+                None if files::size(&directory.journal().join(&record.unit))?.is_some() => {}
+                None => {
+                    let name = format!("units/{}.json", record.unit);
+                    self.find_with(Remedy::Rebuild, name, DAMAGED_RECORD);
                 }
-                Some(_) => continue,
-            };
-            self.find_with(remedy, format!("units/{}.json", record.unit), message);
+                Some(found) if *found == record => drop(intact.remove(&*record.unit)),
+                Some(_) => {}
+            }
         }
-        Ok(())
+        self.units_scored_since = intact.len() as u64;
+        intact.into_values().try_for_each(|record| self.unit(directory, record))
     }
 
     /// Returns the intact records of the units of an unfinished run.
@@ -323,11 +352,15 @@ impl Verification {
             let rest = rest.chain(&manifest.quarantined_files);
             data.chain(rest.map(|part| directory.root.join(&part.path)))
         });
-        // A later run that was interrupted has scored changed files.
         let later = read.iter().filter_map(|(_, record)| record.as_ref());
         let of_units = records.iter().chain(later).flat_map(UnitRecord::parts);
-        let known: BTreeSet<_> =
-            of_units.map(|part| directory.root.join(&part.path)).chain(selection).collect();
+        // An interrupted run leaves tables without records, which the next commit removes.
+        let left = directory.unit_files()?;
+        let known: BTreeSet<_> = of_units
+            .map(|part| directory.root.join(&part.path))
+            .chain(selection)
+            .chain(left)
+            .collect();
         let mut found = files::below_if_present(&directory.data())?;
         for folder in
             [directory.scores(), directory.dropped(), directory.selection(), directory.quarantine()]
@@ -342,7 +375,9 @@ impl Verification {
         for path in found.iter().filter(|path| !known.contains(*path) && !hidden(path)) {
             let what = path.strip_prefix(&directory.root).unwrap_or(path);
             let message = "not listed in any record of the run";
-            self.find(Blame::Data, what.display().to_string(), message);
+            let is_data = manifest.is_none() && path.starts_with(directory.data());
+            let remedy = if is_data { Remedy::RestoreManifest } else { Remedy::MoveAway };
+            self.find_with(remedy, what.display().to_string(), message);
         }
         Ok(())
     }
@@ -432,7 +467,7 @@ pub fn verify(directory: &RunDirectory) -> Result<Verification> {
         manifest.as_ref().map_or(Ok(directory.clone()), |own| own.scores_directory(directory));
     for record in &records {
         if manifest.is_none() {
-            found.unit(directory, record)?;
+            found.with_remedy(Remedy::Rebuild, |found| found.unit(directory, record))?;
         }
         counts.add(&record.counts);
     }
@@ -444,10 +479,14 @@ pub fn verify(directory: &RunDirectory) -> Result<Verification> {
         found.with_remedy(Remedy::Rebuild, |found| found.selection(directory, manifest))?;
         match &scores {
             Ok(scores) if scores.root == directory.root => {
-                found.records(scores, manifest, &read)?;
+                found
+                    .with_remedy(Remedy::Rebuild, |found| found.records(scores, manifest, &read))?;
             }
             Ok(scores) => {
-                found.records(scores, manifest, &units::read_all(scores, |_| true)?)?;
+                let mut units = manifest.units.iter();
+                found.with_remedy(Remedy::SelectAgain, |found| {
+                    units.try_for_each(|record| found.unit(scores, record))
+                })?;
             }
             Err(gone) => {
                 let message = format!("the run with the scores is missing: {gone}");
@@ -501,25 +540,30 @@ impl fmt::Display for Verification {
         writeln!(f, "{state}")?;
         writeln!(f, "  files     {} read, {}", count(self.files), bytes(self.bytes))?;
         writeln!(f, "  rows      {} accounted for", count(self.rows))?;
+        if self.units_scored_since > 0 {
+            let units = counted(self.units_scored_since, "unit");
+            writeln!(f, "  since     {units} scored by a run without a selection")?;
+        }
         writeln!(f, "  table     {}", self.table)?;
         if self.findings.iter().any(|finding| finding.blame == Blame::Data) {
             let run = line_safe(&self.run_dir);
-            let first = self.findings[0].remedy;
-            let is_common = self.findings.iter().all(|finding| finding.remedy == first);
-            let hint = match if is_common { first } else { Remedy::Restore } {
-                Remedy::Finish => FINISH_COMMIT.to_owned(),
-                Remedy::FinishScores => format!(
-                    "finish the other run, or run the settings of this selection again: `longsift run {run}`"
-                ),
-                Remedy::NameScores => "run again, with `--scores-from` and its new path".to_owned(),
-                Remedy::Rebuild => {
-                    format!("remove these files if they exist, and run again: `longsift run {run}`")
+            let mut by_remedy: BTreeMap<Remedy, Vec<&str>> = BTreeMap::new();
+            for Finding { remedy, what, .. } in &self.findings {
+                by_remedy.entry(*remedy).or_default().push(what);
+            }
+            let is_only = by_remedy.len() == 1;
+            for (remedy, files) in by_remedy {
+                let hint = remedy.hint(&run);
+                let more = match files.len() - 1 {
+                    0 => String::new(),
+                    more => format!(" and {} more", count(more as u64)),
+                };
+                if is_only {
+                    writeln!(f, "  hint      {hint}")?;
+                } else {
+                    writeln!(f, "  hint      {}{more}: {hint}", line_safe(files[0]))?;
                 }
-                Remedy::Restore => format!(
-                    "restore these files from a backup, or run again: `longsift run {run} --fresh`"
-                ),
-            };
-            writeln!(f, "  hint      {hint}")?;
+            }
         }
         Ok(())
     }

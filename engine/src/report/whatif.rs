@@ -11,6 +11,7 @@ use crate::base::error::{Failure, Result};
 use crate::base::parallel;
 use crate::base::stop::Stop;
 use crate::base::text::{count, line_safe, table, value_name};
+use crate::dataset::units::WorkUnit;
 use crate::plan::Plan;
 use crate::plan::identity::{AttentionDigests, Digests, Kernels, WholeModelDigests, identity};
 use crate::plan::options::PlanOptions;
@@ -18,7 +19,7 @@ use crate::run_directory::calibration::{Calibration, Threshold};
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::Manifest;
 use crate::run_directory::scores::{self, ScoredWindow};
-use crate::run_directory::units::{self, UnitRecord};
+use crate::run_directory::units::UnitRecord;
 use crate::run_directory::{facts, pipeline_lock, selected};
 use crate::select::{self, Sample, Selection};
 use crate::spec::pipeline::Samples;
@@ -118,8 +119,13 @@ pub(crate) fn whatif(
     let identity = identity(&plan, &digests);
     let scores = manifest.scores_directory(directory)?;
     let wanted = identity.fingerprints();
-    let standing = units::valid_records(&scores, &plan.dataset, &plan.units, &wanted)?;
-    let records: Vec<UnitRecord> = standing.iter().flatten().cloned().collect();
+    let by_unit: HashMap<&str, &UnitRecord> =
+        manifest.units.iter().map(|record| (&*record.unit, record)).collect();
+    let recorded = |unit: &WorkUnit| {
+        let record = by_unit.get(&*unit.name()).copied();
+        record.filter(|record| record.is_of(&plan.dataset, unit) && record.serves(&wanted)).cloned()
+    };
+    let records: Vec<UnitRecord> = plan.units.iter().filter_map(recorded).collect();
     if records.len() != plan.units.len() || records.len() != manifest.units.len() {
         let mut why = Vec::new();
         for (name, now) in &identity.measures {
@@ -143,7 +149,8 @@ pub(crate) fn whatif(
         listed,
     };
     let counted = counter.count()?;
-    let calibration: Option<Calibration> = directory.read_json(&directory.calibration())?;
+    let calibration: Calibration =
+        Manifest::read_record(directory, &directory.calibration(), manifest.calibration.as_ref())?;
     let mut total = Change::default();
     counted.groups.values().for_each(|group| total.append(group));
     let thresholds = |calibration: &Calibration| -> HashMap<Option<String>, Vec<Option<f64>>> {
@@ -154,7 +161,7 @@ pub(crate) fn whatif(
             .collect()
     };
     let regrouped = changes.iter().any(|line| line.starts_with("stages.score.within:"));
-    let mut now = calibration.as_ref().filter(|_| !regrouped).map(thresholds).unwrap_or_default();
+    let mut now = if regrouped { HashMap::new() } else { thresholds(&calibration) };
     let mut then = thresholds(&selection.calibration);
     let groups = counted.groups.into_iter().map(|(value, change)| GroupChange {
         thresholds_now: now.remove(&value).unwrap_or_default(),

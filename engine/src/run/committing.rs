@@ -164,10 +164,22 @@ impl Run<'_> {
         for (from, to) in moves {
             intent.rename(directory, from, to);
         }
+        let (scores, root) = (&self.scores.root, &directory.root);
+        for record in &mut manifest.units {
+            let committed = record.committed();
+            if committed != *record {
+                for (from, to) in record.parts().zip(committed.parts()) {
+                    intent.rename(directory, &root.join(&from.path), &root.join(&to.path));
+                }
+                let name = format!("units/{}.json", record.unit);
+                directory.write_text(&folder.join(&name), &name, &units::to_json(&committed))?;
+                intent.rename(directory, &folder.join(&name), &root.join(&name));
+                *record = committed;
+            }
+        }
         let mut rename = |from: &Path, to: &Path, path: &str| {
             intent.rename(directory, &from.join(path), &to.join(path));
         };
-        let (scores, root) = (&self.scores.root, &directory.root);
         if starts_again {
             for record in &manifest.units {
                 record.parts().for_each(|part| rename(scores, root, &part.path));
@@ -206,11 +218,10 @@ impl Run<'_> {
             superseded.extend(self.ours.iter().map(|part| directory.data().join(&part.path)));
             superseded.extend(directory.scored_and_selected_files()?);
             superseded.extend([directory.report_page(), directory.report(), directory.missing()]);
+            // Without its lock, what is left of the fresh start is a leftover.
+            superseded.push(directory.fresh().lock_file());
         } else if self.plan.options.scores_from.is_none() {
-            for record in units::stale(directory, &self.plan.units)? {
-                superseded.push(units::record_path(directory, &record.unit));
-                superseded.extend(record.parts().map(|part| directory.root.join(&part.path)));
-            }
+            superseded.extend(units::unlisted_files(directory, manifest.units.iter())?);
         }
         intent.remove(directory, superseded.into_iter());
         // Another program may have written to the output since the run began.
@@ -228,7 +239,7 @@ impl Run<'_> {
             "selection_committed",
             json!({ "kept": summary.kept, "files": manifest.data.len(), "seconds": seconds }),
         )?;
-        self.directory.remove_working_files()?;
+        directory.remove_working_files()?;
         Ok(summary_before.filter(|_| replaces).map(|before| before.kept))
     }
 

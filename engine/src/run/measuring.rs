@@ -6,6 +6,7 @@ use crate::base::text;
 use crate::plan::attention::Attention;
 use crate::run::Run;
 use crate::run_directory::facts::Fingerprints;
+use crate::run_directory::manifest::Manifest;
 use crate::run_directory::summary::{DeviceUse, TableUse};
 use crate::run_directory::units::UnitRecord;
 use crate::score::context::{ScoreContext, ScoreTotals};
@@ -83,6 +84,7 @@ impl Run<'_> {
         self.progress.phase("score", plan.estimate.tokens);
         let (progress, stop) = (self.progress, self.stop);
         let programs = Programs::new(plan, &self.programs, stop)?;
+        let committed = Manifest::committed_scores(&self.scores)?;
         let context = ScoreContext {
             plan,
             directory: &self.scores,
@@ -90,6 +92,7 @@ impl Run<'_> {
             models: &[],
             programs: &programs,
             wanted,
+            committed: &committed,
             calibrated: self.calibrated.as_ref(),
             exclusive,
             progress,

@@ -32,7 +32,7 @@ impl Run<'_> {
             plan.check_output()?;
         }
         let lock = state.lock;
-        self.write_shared_lock(&lock, before.as_ref())?;
+        self.write_shared_lock(&lock, before.as_ref(), !options.remeasure.is_empty())?;
         // The plan of all shards together, for `longsift status` and the selection.
         let mut whole = self.plan_json(&[]);
         whole["input"]["rows"] = json!(plan.whole_rows);
@@ -54,16 +54,22 @@ impl Run<'_> {
         Ok(RunOutcome::new(summary))
     }
 
-    /// Writes the lock of this shard, unless another shard that has started meanwhile uses a different one.
-    fn write_shared_lock(&self, lock: &PipelineLock, before: Option<&PipelineLock>) -> Result<()> {
+    /// Writes the lock of this shard, unless another shard that has started meanwhile uses a different one. `remeasures`: the
+    /// scores may be of other settings.
+    fn write_shared_lock(
+        &self,
+        lock: &PipelineLock,
+        before: Option<&PipelineLock>,
+        remeasures: bool,
+    ) -> Result<()> {
         let path = self.directory.lock_file();
         if lock.write_new(&path)? {
             return Ok(());
         }
-        // An old lock whose scores are gone is replaced; one that other shards use is not.
+        // An old lock whose scores are gone or measured again is replaced; one that other shards use is not.
         let journals = self.directory.journals()?;
         let is_old = PipelineLock::read(&path)?.as_ref() == before
-            && !self.directory.has_units()?
+            && (remeasures || !self.directory.has_units()?)
             && !journals.iter().any(|path| journal::is_claimed(path).unwrap_or(false));
         if !is_old {
             self.check_shared_lock(lock)?;

@@ -19,8 +19,8 @@ pub struct BorrowedScores {
 impl BorrowedScores {
     /// Notes the versions of all files of `records`.
     ///
-    /// The caller must read the records again afterwards: a run removes a record before it replaces the record's files, so a
-    /// record that still exists belongs to these versions.
+    /// The caller must read the records again afterwards: a run does not replace the files of a committed selection before its
+    /// next commit, so a record that still exists belongs to these versions.
     pub fn new(directory: &RunDirectory, records: &[&UnitRecord]) -> Result<Self> {
         let parts = records.iter().flat_map(|record| record.parts());
         let paths: Vec<PathBuf> = parts.map(|part| directory.root.join(&part.path)).collect();

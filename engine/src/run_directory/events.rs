@@ -115,6 +115,25 @@ fn line(event: &str, facts: Value) -> String {
     format!("{}\n", Value::Object(line))
 }
 
+/// Event of a run whose result existed already, after one that failed.
+pub const UP_TO_DATE: &str = "up_to_date";
+
+/// Returns the reason of the last run, unless it is unknown or the run succeeded.
+pub fn last_error(directory: &RunDirectory) -> Result<Option<String>> {
+    let mut error = None;
+    read(directory, |event| {
+        let text = |key: &str| event.get(key).and_then(Value::as_str);
+        match text("event") {
+            Some("run_failed") => error = text("error").map(str::to_owned),
+            Some("run_started" | "shard_started" | "selection_committed" | UP_TO_DATE) => {
+                error = None;
+            }
+            _ => {}
+        }
+    })?;
+    Ok(error)
+}
+
 /// Calls `each` for every event, process by process, in order. Skips lines that are not events: the last one may be partial.
 pub fn read(directory: &RunDirectory, mut each: impl FnMut(&Map<String, Value>)) -> Result<()> {
     let mut line_read = |line: &[u8]| {

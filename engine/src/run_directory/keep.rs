@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 
 use super::layout::{CARDS, PartFolders, RECORDS, RunDirectory};
 use super::seal::is_intact;
-use super::units::Part;
+use super::units::{NEXT, Part};
 use crate::base::error::Result;
 use crate::base::parallel;
 use crate::dataset::part;
@@ -137,7 +137,7 @@ impl RunDirectory {
         self.remove_attempts()?;
         let folders = self.attempt();
         marked::create_folder(&folders.data)?;
-        for part in ["dropped", "selection", "quarantine"] {
+        for part in ["dropped", "selection", "quarantine", "units"] {
             files::create_folder(&folders.records.join(part))?;
         }
         Ok(folders)
@@ -157,6 +157,21 @@ impl RunDirectory {
             found.extend(files.filter(|path| is_run_file(path)));
         }
         Ok(found)
+    }
+
+    /// Lists the records and tables of scored units.
+    pub fn unit_files(&self) -> Result<Vec<PathBuf>> {
+        let is_of_unit = |path: &PathBuf| {
+            let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+            let unprefixed =
+                ["part-", "score-"].iter().find_map(|prefix| stem.strip_prefix(prefix));
+            let name = unprefixed.unwrap_or(&stem);
+            is_run_file(path) && is_digest(name.strip_suffix(NEXT).unwrap_or(name))
+        };
+        let folders = [self.scores(), self.units(), self.dropped(), self.quarantine()];
+        let files = folders.iter().map(|folder| files::list_if_present(folder));
+        let files = files.collect::<std::result::Result<Vec<_>, _>>()?.into_iter().flatten();
+        Ok(files.filter(is_of_unit).collect())
     }
 
     /// Lists files in the run directory with names that runs do not create.
@@ -181,17 +196,23 @@ impl RunDirectory {
         Ok(files::remove_file(&self.intent())?)
     }
 
+    /// Lists the journals of open units.
     pub fn journals(&self) -> Result<Vec<PathBuf>> {
-        Ok(files::list_if_present(&self.journal())?)
+        let mut journals = files::list_if_present(&self.journal())?;
+        journals.retain(|path| is_run_file(path));
+        Ok(journals)
     }
 
-    /// Removes files that only an unfinished run needs, and leftovers of a run that was killed after its commit.
+    /// Removes files that only an unfinished run needs, and leftovers of a run that was killed after its commit. A fresh start
+    /// with other settings stays.
     pub fn remove_working_files(&self) -> Result<()> {
         self.remove_attempts()?;
         files::remove_file(&self.footers())?;
         remove(&self.written())?;
         remove(&self.written_data())?;
-        self.remove_fresh()?;
+        if !self.has_fresh_start()? {
+            self.remove_fresh()?;
+        }
         remove(&self.journal())
     }
 }

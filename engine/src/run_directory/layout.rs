@@ -6,7 +6,7 @@
 //!   lock                 locked by the operating system while a run is active; names the process
 //!   pipeline.lock        resolved settings; the model, tokenizer and kernel that were used
 //!   units/<unit>.json    record of a scored work unit; a unit without a record does not count
-//!   scores/part-<unit>.parquet      raw statistics of a unit's windows
+//!   scores/part-<unit>.parquet      raw statistics of a unit's windows; with `-next`, scored since the last selection
 //!   dropped/score-<unit>.parquet    rows without windows to score; select-<unit>: samples that were not selected
 //!   selection/part-<unit>.parquet   result of the selection for every sample, with the reason
 //!   quarantine/part-<unit>.parquet  rows that could not be scored, with the reason
@@ -93,13 +93,12 @@ impl RunDirectory {
 
     /// Returns the directory of the latest scores: `self`, or the nested one if a fresh start is not committed yet.
     pub fn last_scored(&self) -> Result<Self> {
-        let fresh = self.fresh();
-        Ok(if files::size(&fresh.lock_file())?.is_some() { fresh } else { self.clone() })
+        Ok(if self.has_fresh_start()? { self.fresh() } else { self.clone() })
     }
 
-    /// Whether a selection is committed, and no fresh start has begun since.
-    pub fn has_last_selection(&self) -> Result<bool> {
-        Ok(files::size(&self.fresh().lock_file())?.is_none() && self.is_finished()?)
+    /// Whether a fresh start has begun that is not committed yet.
+    pub fn has_fresh_start(&self) -> Result<bool> {
+        Ok(files::size(&self.fresh().lock_file())?.is_some())
     }
 
     /// Whether the command line names a run directory instead of a pipeline file.

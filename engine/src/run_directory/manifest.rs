@@ -1,8 +1,10 @@
 //! The manifest: input, settings and files of a run. It suffices to repeat the run and to verify its files.
 
+use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -10,7 +12,7 @@ use super::layout::RunDirectory;
 use super::pipeline_lock::{PipelineLock, read_versioned};
 use super::seal::is_intact;
 use super::summary::TableUse;
-use super::units::{Part, UnitRecord};
+use super::units::{self, Part, UnitRecord};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::base::parallel;
@@ -98,6 +100,45 @@ impl Manifest {
         read_versioned(&directory.manifest(), "manifest", DAMAGED_HINT, |_| true)
     }
 
+    /// Reads the manifest of the committed selection; `None` before a commit, during one, or after a fresh start has begun.
+    ///
+    /// # Errors
+    /// The manifest is damaged, of another version or missing.
+    pub fn read_last_selection(directory: &RunDirectory) -> Result<Option<Self>> {
+        let is_interrupted =
+            files::size(&directory.intent())?.is_some() || directory.has_fresh_start()?;
+        if is_interrupted || !directory.is_finished()? {
+            return Ok(None);
+        }
+        Self::read(directory)?.map(Some).ok_or_else(|| {
+            let message = format!("the manifest `{}` is missing", directory.manifest().display());
+            Diagnostic::error(Blame::Data, message).hint(DAMAGED_HINT).into()
+        })
+    }
+
+    /// Reads a record of the selection, for example its summary. `part`: its entry in the manifest.
+    ///
+    /// # Errors
+    /// The record is missing, or is not the one that was committed.
+    pub fn read_record<T: DeserializeOwned>(
+        directory: &RunDirectory,
+        path: &Path,
+        part: Option<&Part>,
+    ) -> Result<T> {
+        let is_committed = match part {
+            Some(part) if files::size(path)?.is_some() => part.is_unchanged(&directory.root)?,
+            part => part.is_none(),
+        };
+        let record = if is_committed { directory.read_json(path)? } else { None };
+        record.ok_or_else(|| {
+            let message =
+                format!("`{}` is missing or was changed after the commit", path.display());
+            Diagnostic::error(Blame::Data, message)
+                .hint("`longsift verify` lists all damaged files and what to do")
+                .into()
+        })
+    }
+
     /// Reads the manifest of a finished run.
     ///
     /// # Errors
@@ -112,7 +153,10 @@ impl Manifest {
                 "`longsift run` finishes it; `longsift status` shows whether a run is under way";
             return Err(Diagnostic::error(Blame::Data, message).hint(hint).into());
         }
-        Self::read(directory)?.ok_or_else(|| not_finished(directory))
+        match Self::read_last_selection(directory)? {
+            Some(manifest) => Ok(manifest),
+            None => Self::read(directory)?.ok_or_else(|| not_finished(directory)),
+        }
     }
 
     /// Reads the list of files in `data/` from a manifest of any version; empty if it is damaged.
@@ -123,6 +167,24 @@ impl Manifest {
         }
         let named: Option<Named> = directory.read_json(&directory.manifest())?;
         Ok(named.map_or(Vec::new(), |named| named.data))
+    }
+
+    /// Returns the paths of the score tables in `directory` that its committed selection was made from.
+    pub fn committed_scores(directory: &RunDirectory) -> Result<BTreeSet<String>> {
+        let own = Self::read(directory)?.filter(|manifest| manifest.scores_from().is_none());
+        let units = own.into_iter().flat_map(|manifest| manifest.units);
+        Ok(units.map(|record| record.scores.path).collect())
+    }
+
+    /// Whether a run has begun to score units, in `directory`, after this selection.
+    pub fn has_later_scores(&self, directory: &RunDirectory) -> Result<bool> {
+        if self.scores_from().is_some() {
+            return Ok(false);
+        }
+        let selected: HashSet<String> = self.units.iter().map(UnitRecord::digest).collect();
+        let now = units::records(directory, |_| true)?;
+        Ok(now.iter().any(|now| !selected.contains(&now.digest()))
+            || !directory.journals()?.is_empty())
     }
 
     /// Returns the run directory of `--scores-from`.
@@ -167,7 +229,7 @@ impl Manifest {
 }
 
 /// Error: the command requires a finished run.
-pub(crate) fn not_finished(directory: &RunDirectory) -> Failure {
+fn not_finished(directory: &RunDirectory) -> Failure {
     let message = format!("`{}` has no finished run", directory.root.display());
     Diagnostic::error(Blame::Pipeline, message)
         .hint("`longsift run` finishes it; `longsift status` shows whether a run is under way")

@@ -80,8 +80,7 @@ impl ModelIdentity {
 impl PipelineLock {
     /// Reads a lock; `None` if it does not exist.
     pub fn read(path: &Path) -> Result<Option<Self>> {
-        let hint =
-            "remove it, or rewrite it with `longsift lock`; in a run directory, use `--fresh`";
+        let hint = "remove it; `longsift lock` writes the one of a pipeline file, and the next run the one of a run directory";
         read_versioned(path, "lock", hint, |_| true)
     }
 

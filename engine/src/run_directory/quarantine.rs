@@ -55,15 +55,15 @@ fn schema(input: &Schema) -> (SchemaRef, Vec<usize>) {
     (Arc::new(Schema::new(fields)), columns)
 }
 
-/// Writes the bad rows of a unit as `quarantine/part-<unit>.parquet`; removes an existing file if `bad` is empty.
+/// Writes the bad rows of a unit to `part_path` in the run directory; removes an existing file if `bad` is empty.
 pub(crate) fn write(
     directory: &RunDirectory,
+    part_path: String,
     dataset: &Dataset,
     unit: &WorkUnit,
     bad: &[BadRow],
     lost: &LostRowGroups,
 ) -> Result<Option<Part>> {
-    let part_path = format!("quarantine/part-{}.parquet", unit.name());
     let path = directory.root.join(&part_path);
     if bad.is_empty() {
         files::remove_file(&path)?;

@@ -1,6 +1,6 @@
 //! Records of scored work units: a unit counts once its record exists.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -147,9 +147,31 @@ impl UnitRecord {
         self.unreadable.iter().map(|(start, end)| *start..*end).collect()
     }
 
-    /// SHA-256 of the record, on which a selection depends.
+    /// SHA-256 of the record as committed, on which a selection depends.
     pub fn digest(&self) -> String {
-        text::sha256_hex(&serde_json::to_vec(self).expect("a record is plain data"))
+        text::sha256_hex(&serde_json::to_vec(&self.committed()).expect("a record is plain data"))
+    }
+
+    /// Returns the record with the names that its files have after the commit of a selection.
+    #[must_use]
+    pub fn committed(&self) -> Self {
+        let mut record = self.clone();
+        let more = record.dropped.iter_mut().chain(&mut record.quarantine);
+        for part in std::iter::once(&mut record.scores).chain(more) {
+            let name = part.path.strip_suffix(".parquet").and_then(|name| name.strip_suffix(NEXT));
+            if let Some(name) = name {
+                part.path = format!("{name}.parquet");
+            }
+        }
+        record
+    }
+
+    /// Whether the record describes the same rows of the same input as a planned unit.
+    pub fn is_of(&self, dataset: &Dataset, unit: &WorkUnit) -> bool {
+        let rows = (self.row_groups, self.first_row);
+        rows == ((unit.row_groups.start, unit.row_groups.end), unit.first_row)
+            && self.unit == unit.name()
+            && self.input == identity(dataset, unit)
     }
 
     /// Whether the record has all `wanted` statistics, and no rows were quarantined by other measures.
@@ -184,6 +206,20 @@ impl UnitRecord {
     }
 }
 
+/// Suffix of the names of new files as long as a committed selection needs the old ones. The next commit renames them.
+pub(super) const NEXT: &str = "-next";
+
+/// Returns the name of the files that a scoring of `unit` writes. `committed`: paths of the score tables that the committed
+/// selection was made from.
+pub fn files_name(unit: &WorkUnit, committed: &BTreeSet<String>) -> String {
+    let name = unit.name();
+    if committed.contains(&scores_path(&name)) { name + NEXT } else { name }
+}
+
+pub fn scores_path(files_name: &str) -> String {
+    format!("scores/part-{files_name}.parquet")
+}
+
 /// Identity of the input of a planned unit.
 pub fn identity(dataset: &Dataset, unit: &WorkUnit) -> InputIdentity {
     let file = &dataset.files[unit.file];
@@ -200,6 +236,11 @@ pub fn fingerprint(dataset: &Dataset, unit: &WorkUnit, windows: &str) -> String 
     let content =
         json!({ "unit": unit.name(), "input": identity(dataset, unit), "windows": windows });
     text::sha256_hex(content.to_string().as_bytes())
+}
+
+/// Returns the content of the file of a record.
+pub fn to_json(record: &UnitRecord) -> Vec<u8> {
+    serde_json::to_vec_pretty(&sealed(record)).expect("a record is plain data")
 }
 
 pub fn record_path(directory: &RunDirectory, unit: &str) -> PathBuf {
@@ -256,21 +297,33 @@ pub fn usable_record(
     accepts: impl Fn(&UnitRecord) -> bool,
 ) -> Result<Option<UnitRecord>> {
     let record = read(directory, &record_path(directory, &unit.name()))?;
-    let is_of_unit = |record: &UnitRecord| {
-        let rows = (record.row_groups, record.first_row);
-        rows == ((unit.row_groups.start, unit.row_groups.end), unit.first_row)
-            && record.input == identity(dataset, unit)
-    };
-    match record.filter(|record| is_of_unit(record) && accepts(record)) {
+    match record.filter(|record| record.is_of(dataset, unit) && accepts(record)) {
         Some(record) if Part::all_in_place(record.parts(), &directory.root)? => Ok(Some(record)),
         _ => Ok(None),
     }
 }
 
-/// Reads the records of units that are not in the plan: their input file is gone, or is divided differently.
-pub fn stale(directory: &RunDirectory, units: &[WorkUnit]) -> Result<Vec<UnitRecord>> {
-    let current: std::collections::HashSet<String> = units.iter().map(WorkUnit::name).collect();
-    records(directory, |unit| !current.contains(unit))
+/// Lists the records and tables of units that are not among `records`: of earlier input or settings, or of an interrupted run.
+pub fn unlisted_files<'r>(
+    directory: &RunDirectory,
+    records: impl Iterator<Item = &'r UnitRecord>,
+) -> Result<Vec<PathBuf>> {
+    let files = records.flat_map(|record| {
+        let parts = record.parts().map(|part| directory.root.join(&part.path));
+        parts.chain([record_path(directory, &record.unit)])
+    });
+    let listed: HashSet<PathBuf> = files.collect();
+    let mut found = directory.unit_files()?;
+    found.retain(|path| !listed.contains(path));
+    Ok(found)
+}
+
+pub fn remove_unlisted_files<'r>(
+    directory: &RunDirectory,
+    records: impl Iterator<Item = &'r UnitRecord>,
+) -> Result<()> {
+    let files = unlisted_files(directory, records)?;
+    Ok(files.iter().try_for_each(|path| files::remove_file(path))?)
 }
 
 /// Reads the records of the units whose names satisfy `wanted`; skips records that are damaged.
@@ -330,7 +383,7 @@ pub fn commit(
     wanted: &Fingerprints,
     record: &UnitRecord,
 ) -> Result<Option<UnitRecord>> {
-    let json = serde_json::to_vec_pretty(&sealed(record)).expect("a record is plain data");
+    let json = to_json(record);
     let path = record_path(directory, &record.unit);
     if atomic::write_new(&path, &json)? {
         return Ok(None);
@@ -374,8 +427,7 @@ mod tests {
         let record = sealed(&record).to_string();
         std::fs::write(&path, &record).unwrap();
         std::fs::write(path.with_file_name(".tmp-1-0-u.json"), &record).unwrap();
-        let gone = stale(&directory, &[]).unwrap();
-        assert_eq!(gone.len(), 1, "the record itself");
+        assert_eq!(records(&directory, |_| true).unwrap().len(), 1, "the record itself");
         assert_eq!(records(&directory, |unit| unit != "u").unwrap(), Vec::new());
     }
 }

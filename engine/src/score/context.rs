@@ -1,6 +1,6 @@
 //! Context and results of scoring units.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
@@ -87,6 +87,8 @@ pub struct ScoreContext<'a> {
     pub(crate) programs: &'a Programs<'a>,
     /// Fingerprints of windows and statistics, without the input.
     pub wanted: &'a Fingerprints,
+    /// Paths of the score tables of the committed selection.
+    pub committed: &'a BTreeSet<String>,
     /// Groups of the pipeline's calibration; `None` without a calibration or without groups.
     pub calibrated: Option<&'a CalibratedGroups>,
     pub exclusive: bool,

@@ -187,7 +187,7 @@ struct OpenUnit<'a> {
     context: &'a ScoreContext<'a>,
     unit: &'a WorkUnit,
     scores: PartWriter,
-    scores_path: String,
+    files_name: String,
     dropped: Vec<DroppedRow>,
     bad: Vec<BadRow>,
     counts: Counts,
@@ -214,8 +214,8 @@ impl<'a> OpenUnit<'a> {
         let wanted = context.wanted.measures.iter().map(|(name, of)| (name, &of.fingerprint));
         let more = retained.iter().map(|of| (&of.measure, &of.by.fingerprint));
         let metadata = scores::metadata(&context.wanted.windows, wanted.chain(more));
-        let scores_path = format!("scores/part-{}.parquet", unit.name());
-        let path = context.directory.root.join(&scores_path);
+        let files_name = units::files_name(unit, context.committed);
+        let path = context.directory.root.join(units::scores_path(&files_name));
         let scores = PartWriter::create(
             &path,
             &scores::schema(&measures),
@@ -227,7 +227,7 @@ impl<'a> OpenUnit<'a> {
             context,
             unit,
             scores,
-            scores_path,
+            files_name,
             dropped,
             bad,
             counts,
@@ -366,7 +366,7 @@ impl<'a> OpenUnit<'a> {
 
     /// Writes the parts and then the record. Returns the valid record, and whether another process committed it.
     fn finish(self, lost: &LostRowGroups) -> Result<(UnitRecord, bool)> {
-        let Self { context, unit, bad, counts, .. } = self;
+        let Self { context, unit, bad, counts, files_name, .. } = self;
         if counts.rows != unit.rows {
             return Err(Diagnostic::error(
                 Blame::Data,
@@ -377,15 +377,16 @@ impl<'a> OpenUnit<'a> {
         }
         let mut programs = context.plan.programs.iter();
         programs.try_for_each(|program| context.programs.check_unedited(program))?;
-        let scores = Part::new(self.scores_path, &self.scores.finish()?);
+        let scores = Part::new(units::scores_path(&files_name), &self.scores.finish()?);
         let dropped = dropped::write(
             &context.directory.root,
-            format!("dropped/score-{}.parquet", unit.name()),
+            format!("dropped/score-{files_name}.parquet"),
             &unit.file_path,
             &self.dropped,
         )?;
+        let path = format!("quarantine/part-{files_name}.parquet");
         let quarantine =
-            quarantine::write(context.directory, &context.plan.dataset, unit, &bad, lost)?;
+            quarantine::write(context.directory, path, &context.plan.dataset, unit, &bad, lost)?;
         let measured_by = |(MeasureColumns { measure, .. }, by): (&MeasureColumns, MeasuredBy)| {
             let quarantined = bad.iter().filter(|bad| bad.stage == *measure).count() as u64;
             (measure.clone(), MeasuredBy { quarantined, ..by })

@@ -36,7 +36,7 @@ use crate::report::page::text;
 use crate::report::passages::{Passage, find_passages};
 use crate::run_directory::calibration::{CalibratedGroup, Calibration};
 use crate::run_directory::layout::RunDirectory;
-use crate::run_directory::manifest::not_finished;
+use crate::run_directory::manifest::Manifest;
 use crate::run_directory::scores;
 use crate::run_directory::selected::{self, SelectedRow};
 use crate::score::passes;
@@ -437,8 +437,8 @@ fn rank(
 ) -> Result<Option<SelectionOutcome>> {
     let FinishedRun { directory, manifest, scores } = run;
     let choice = SelectionSettings::from_manifest(manifest, scores)?;
-    let calibration: Option<Calibration> = directory.read_json(&directory.calibration())?;
-    let calibration = calibration.ok_or_else(|| not_finished(directory))?;
+    let calibration: Calibration =
+        Manifest::read_record(directory, &directory.calibration(), manifest.calibration.as_ref())?;
     let mut outcome = None;
     for part in manifest.selection.iter().filter(|part| part.path.contains(unit)) {
         selected::read(&directory.root.join(&part.path), |sample| {

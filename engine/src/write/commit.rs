@@ -43,9 +43,10 @@ impl Intent {
         self.renames.push((CommitPath::new(directory, from), CommitPath::new(directory, to)));
     }
 
-    /// Adds removals, except of files that a rename replaces.
+    /// Adds removals, except of files that a rename moves or replaces.
     pub fn remove(&mut self, directory: &RunDirectory, paths: impl Iterator<Item = PathBuf>) {
-        let renamed: HashSet<&CommitPath> = self.renames.iter().map(|(_, to)| to).collect();
+        let renamed: HashSet<&CommitPath> =
+            self.renames.iter().flat_map(|(from, to)| [from, to]).collect();
         let paths = paths.map(|path| CommitPath::new(directory, &path));
         self.removals.extend(paths.filter(|path| !renamed.contains(path)));
     }

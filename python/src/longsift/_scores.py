@@ -23,10 +23,15 @@ def _manifest(files: Any, root: str) -> dict[str, Any]:
     """Reads the manifest of a run directory; empty if the run is not finished."""
     from pyarrow import fs
 
+    if files.get_file_info(f"{root}/intent.json").type != fs.FileType.NotFound:
+        raise ValueError(f"a commit in {root} is unfinished: its files belong to two selections; run the pipeline again")
     path = f"{root}/manifest.json"
     found: dict[str, Any] = {}
     if files.get_file_info(path).type != fs.FileType.NotFound:
-        found = json.loads(files.open_input_stream(path).read())
+        try:
+            found = json.loads(files.open_input_stream(path).read())
+        except ValueError as error:
+            raise ValueError(f"the manifest {path} is damaged; `longsift verify` shows what to do") from error
     return found
 
 
@@ -36,7 +41,7 @@ def scores(run_dir: str | os.PathLike[str]) -> Dataset:
     The run directory may be in an object store. A finished run has the scores that its manifest lists; with
     `--scores-from` they are in the other run directory. Before the first selection, the dataset contains the work units
     that are committed, so it can be read during a run. Raises `FileNotFoundError` if no unit is scored, `ValueError` if
-    a later run has replaced scores of the selection.
+    the run directory of `--scores-from` has other scores now.
     """
     from pyarrow import dataset
 
@@ -45,15 +50,25 @@ def scores(run_dir: str | os.PathLike[str]) -> Dataset:
         records = manifest["units"]
         if other := (manifest["lock"].get("recorded") or {}).get("scores_from"):
             files, root, address = _opened(other)
-        now = {record["unit"]: record["scores"]["sha256"] for record in _unit_records(files, root)}
-        if changed := sum(now.get(record["unit"]) != record["scores"]["sha256"] for record in records):
-            raise ValueError(f"{changed} of {len(records)} work units of {address} were scored again, or their records are gone: run the pipeline again")
+            now = _unit_records(files, root) + (_manifest(files, root) or {"units": []})["units"]
+            tables = {(record["scores"]["path"], record["scores"]["sha256"]) for record in now}
+            if changed := sum((record["scores"]["path"], record["scores"]["sha256"]) not in tables for record in records):
+                raise ValueError(f"{changed} of {len(records)} work units of {address} were scored again, or their records are gone: run the pipeline again")
     else:
         records = _without_overlaps(_unit_records(files, root))
     if not records:
         raise FileNotFoundError(f"no work unit of {address} is scored; it is not a run directory, or no unit is finished yet")
-    parts = [f"{root}/{record['scores']['path']}" for record in sorted(records, key=_position)]
-    return dataset.dataset(parts, format="parquet", filesystem=files)
+    parts = [record["scores"] for record in sorted(records, key=_position)]
+    return dataset.dataset(_checked(files, root, parts), format="parquet", filesystem=files)
+
+
+def _checked(files: Any, folder: str, parts: list[dict[str, Any]]) -> list[str]:
+    """Returns the paths of the files of a run. Raises `ValueError` if one is missing or has another size."""
+    paths = [f"{folder}/{part['path']}" for part in parts]
+    for part, info in zip(parts, files.get_file_info(paths), strict=True):
+        if info.size != part["bytes"]:
+            raise ValueError(f"{info.path} has changed since the run; `longsift verify` shows what to do")
+    return paths
 
 
 def _unit_records(files: Any, root: str) -> list[dict[str, Any]]:
@@ -93,7 +108,7 @@ def kept(run_dir: str | os.PathLike[str]) -> Dataset:
     `filter.mark_only` only marks.
 
     The run directory may be in an object store. Raises `FileNotFoundError` if the run is not finished, `ValueError`
-    if the output is not Parquet.
+    if the output is not Parquet, a file has another size than the run wrote, or a commit is unfinished.
     """
     from pyarrow import dataset
 
@@ -105,6 +120,6 @@ def kept(run_dir: str | os.PathLike[str]) -> Dataset:
     if others := [name for name in names if not name.endswith(".parquet")]:
         raise ValueError(f"the output of {address} is not Parquet but for example {others[0]}")
     output = root.removesuffix(".run")
-    data = dataset.dataset([f"{output}/data/{name}" for name in names], format="parquet", filesystem=files)
+    data = dataset.dataset(_checked(files, f"{output}/data", manifest["data"]), format="parquet", filesystem=files)
     is_marked = any(stage.get("mark_only") for stage in manifest["lock"]["settings"]["stages"])
     return data.filter(dataset.field("longsift_kept")) if is_marked else data

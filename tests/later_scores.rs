@@ -1,0 +1,139 @@
+//! A committed selection keeps the files that it was made from until the next commit, whatever a later run does before that.
+
+use std::fs;
+
+use arrow_array::UInt32Array;
+use arrow_select::take::take_record_batch;
+use serde_json::Value;
+
+use crate::support::tables::{read_parquet, write_parquet};
+use crate::support::{Pipeline, Workspace, count, files_below};
+
+fn workspace() -> Workspace {
+    let workspace = Workspace::with_three_groups();
+    workspace.write("pipeline.yaml", pipeline(0.125).to_string());
+    workspace.longsift(&["run", "pipeline.yaml", "-q"]).success();
+    workspace
+}
+
+/// `distance`: a setting of a measure.
+fn pipeline(distance: f64) -> Pipeline {
+    Pipeline::tokens("model", 64)
+        .input("unit_bytes: 1024")
+        .measure(&format!("recurrence, min_distance_fraction: {distance}"))
+        .filter("keep_fraction: 0.4")
+}
+
+fn json(workspace: &Workspace, arguments: &[&str]) -> Value {
+    let all = [arguments, &["--format", "json"]].concat();
+    serde_json::from_str(&workspace.longsift(&all).success().stdout).expect("JSON")
+}
+
+const WHATIF: [&str; 4] = ["whatif", "out.run", "--set", "stages.filter.keep_fraction=0.2"];
+
+/// Checks that every command describes the selection of `before`, a copy of the workspace.
+fn check_selection(workspace: &Workspace, before: &Workspace) {
+    let selection = ["out/data", "out.run/selection", "out.run/manifest.json"];
+    assert_eq!(workspace.hashes(&selection), before.hashes(&selection));
+    workspace.longsift(&["verify", "out.run"]).success();
+    let copy = before.path("out.run").display().to_string();
+    workspace.longsift(&["diff", "out.run", &copy]).success();
+    let report = ["report", "out.run"];
+    let [now, then] = [workspace, before].map(|workspace| json(workspace, &report));
+    for key in ["flow", "groups", "lists", "amounts"] {
+        assert_eq!(now[key], then[key], "{key}");
+    }
+    let status = json(workspace, &["status", "out.run"]);
+    assert_eq!(status["state"], "unfinished", "{status:#}");
+    let cleared = json(workspace, &["cache", "--runs", ".", "--clear", "runs"]);
+    assert_eq!(cleared["runs"][0]["state"], "unfinished", "{cleared:#}");
+    assert!(workspace.path("out.run/manifest.json").exists());
+}
+
+/// Finishes the later run and compares its results with those of a run in an empty folder.
+fn finish_as_new(workspace: &Workspace, run: &[&str]) {
+    workspace.longsift(run).success();
+    workspace.longsift(&["verify", "out.run"]).success();
+    let new = Workspace::copy_of(workspace);
+    for folder in ["out", "out.run"] {
+        fs::remove_dir_all(new.path(folder)).expect("a folder of the run");
+    }
+    new.longsift(&["run", "pipeline.yaml", "-q"]).success();
+    assert_eq!(workspace.results(), new.results());
+    assert_eq!(json(workspace, &["status", "out.run"])["state"], "finished");
+}
+
+#[test]
+fn scores_of_a_changed_file_wait_for_their_selection() {
+    let workspace = workspace();
+    let before = Workspace::copy_of(&workspace);
+    let file = files_below(&workspace.path("input")).remove(0);
+    let rows = read_parquet(&file);
+    let reversed = UInt32Array::from_iter_values((0..rows.num_rows() as u32).rev());
+    write_parquet(&file, &take_record_batch(&rows, &reversed).unwrap(), 5);
+    let score = ["run", "pipeline.yaml", "-q", "--phase", "score"];
+    for _ in 0..2 {
+        workspace.longsift(&score).success();
+        check_selection(&workspace, &before);
+    }
+    // The input of the selection is gone, so no other selection of it can be previewed exactly.
+    workspace.longsift(&WHATIF).expect(2);
+    finish_as_new(&workspace, &["run", "pipeline.yaml", "-q", "--phase", "select"]);
+}
+
+#[test]
+fn scores_measured_again_wait_for_their_selection() {
+    let workspace = workspace();
+    let before = Workspace::copy_of(&workspace);
+    let preview = json(&workspace, &WHATIF);
+    let checks = "checks: [{figure: rows_kept_share, min: 0.999}]\n";
+    workspace.write("pipeline.yaml", format!("{}\n{checks}", pipeline(0.25)));
+    let again = ["run", "pipeline.yaml", "-q", "--remeasure", "recurrence"];
+    workspace.longsift(&again).expect(6);
+    check_selection(&workspace, &before);
+    assert_eq!(json(&workspace, &WHATIF), preview);
+    // A table without a record, as a full disk leaves it, belongs to the run that continues.
+    let mut tables = files_below(&workspace.path("out.run/scores")).into_iter();
+    let next = tables.find(|path| path.to_str().unwrap().ends_with("-next.parquet")).unwrap();
+    let unit = next.file_stem().unwrap().to_str().unwrap();
+    let unit = unit.strip_prefix("part-").unwrap().strip_suffix("-next").unwrap();
+    fs::remove_file(workspace.path(&format!("out.run/units/{unit}.json"))).unwrap();
+    workspace.write("pipeline.yaml", pipeline(0.25).to_string());
+    finish_as_new(&workspace, &again);
+}
+
+#[test]
+fn settings_of_the_selection_replace_later_scores() {
+    let workspace = workspace();
+    let results = workspace.results();
+    workspace.write("pipeline.yaml", pipeline(0.25).to_string());
+    let again = ["run", "pipeline.yaml", "-q", "--remeasure", "recurrence"];
+    workspace.longsift(&[&again[..], &["--phase", "score"]].concat()).success();
+    workspace.write("pipeline.yaml", pipeline(0.125).to_string());
+    workspace.longsift(&again).success();
+    assert_eq!(workspace.results(), results);
+    workspace.longsift(&["verify", "out.run"]).success();
+}
+
+#[test]
+fn shards_measure_a_changed_measure_again() {
+    let workspace = workspace();
+    workspace.write("pipeline.yaml", pipeline(0.25).to_string());
+    let shard = |shard: &str, more: &[&str]| {
+        let arguments = ["run", "pipeline.yaml", "-q", "--phase", "score", "--shard", shard];
+        workspace.longsift(&[&arguments[..], more].concat())
+    };
+    let refused = shard("0/2", &[]).expect(2).stderr;
+    assert!(refused.contains("--remeasure recurrence"), "{refused}");
+    let remeasure = ["--remeasure", "recurrence"];
+    let scored: u64 = ["0/2", "1/2"]
+        .map(|of| count(&shard(of, &remeasure).success().summary(), "windows_scored"))
+        .iter()
+        .sum();
+    assert!(scored > 0);
+    // With yet other settings, a shard that starts later replaces them only on request.
+    workspace.write("pipeline.yaml", pipeline(0.5).to_string());
+    shard("0/2", &[]).expect(2);
+    workspace.write("pipeline.yaml", pipeline(0.25).to_string());
+    finish_as_new(&workspace, &["run", "pipeline.yaml", "-q", "--phase", "select"]);
+}
