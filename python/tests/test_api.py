@@ -225,12 +225,6 @@ def test_scores_are_a_dataset_of_committed_units_in_input_order(pipeline: Path) 
     summary = longsift.run(pipeline, arguments=["-q"])
     scores = longsift.scores(summary.run_dir)
     table = scores.to_table()
-    record = next(Path(summary.run_dir, "units").iterdir())
-    content = record.read_bytes()
-    record.unlink()
-    with pytest.raises(ValueError, match="1 of 4 work units of .* were scored again, or their records are gone"):
-        longsift.scores(summary.run_dir)
-    record.write_bytes(content)
     assert table.num_rows == summary.windows_total
     order = list(zip(*(table[name].to_pylist() for name in ("input_file", "input_row", "window")), strict=True))
     assert order == sorted(order)
@@ -261,7 +255,7 @@ def test_scores_are_read_from_a_bucket(pipeline: Path, monkeypatch: pytest.Monke
         with pytest.raises(FileNotFoundError, match="no work unit of s3://bucket/input"):
             longsift.scores("s3://bucket/input")
     assert sum(line.startswith("GET /bucket/out.run/manifest.json") for line in asked) == 1, asked
-    assert sum(line.startswith("GET /bucket/out.run/units/") for line in asked) == 4, asked
+    assert not any(line.startswith("GET /bucket/out.run/units/") for line in asked), asked
     assert not any("/out.run/lock" in line for line in asked)
 
 
