@@ -137,3 +137,38 @@ fn shards_measure_a_changed_measure_again() {
     workspace.write("pipeline.yaml", pipeline(0.25).to_string());
     finish_as_new(&workspace, &["run", "pipeline.yaml", "-q", "--phase", "select"]);
 }
+
+#[test]
+fn scores_that_wait_for_their_selection_can_be_borrowed() {
+    let workspace = workspace();
+    let borrow =
+        ["run", "pipeline.yaml", "-q", "--set", "output.path=other", "--scores-from", "out.run"];
+    workspace.longsift(&borrow).success();
+    workspace.longsift(&["run", "pipeline.yaml", "-q", "--set", "output.path=own"]).success();
+    let own = workspace.hashes(&["own.run/scores", "own.run/units"]);
+    workspace.write("pipeline.yaml", pipeline(0.25).to_string());
+    let again = ["run", "pipeline.yaml", "-q", "--remeasure", "recurrence"];
+    workspace.longsift(&[&again[..], &["--phase", "score"]].concat()).success();
+    let into_own = [&borrow[..4], &["output.path=own"], &borrow[5..]].concat();
+    for (borrow, name) in [(&borrow[..], "other"), (&into_own, "own")] {
+        let run = format!("{name}.run");
+        assert_eq!(workspace.longsift(borrow).success().summary()["windows_scored"], 0);
+        workspace.longsift(&["verify", &run]).success();
+        assert_eq!(workspace.longsift(borrow).success().summary()["status"], "nothing_to_do");
+    }
+    assert_eq!(workspace.hashes(&["own.run/scores", "own.run/units"]), own);
+    // The commit of the other run gives its tables their names.
+    workspace.longsift(&again).success();
+    for (borrow, name) in [(&borrow[..], "other"), (&into_own, "own")] {
+        let run = format!("{name}.run");
+        let hint = workspace.longsift(&["verify", &run]).expect(3).stdout;
+        assert!(hint.contains("select from its present ones"), "{hint}");
+        workspace.longsift(borrow).success();
+        workspace.longsift(&["verify", &run]).success();
+        assert_eq!(data(&workspace, name), data(&workspace, "out"));
+    }
+}
+
+fn data(workspace: &Workspace, output: &str) -> Vec<String> {
+    workspace.hashes(&[&format!("{output}/data")]).into_values().collect()
+}

@@ -165,7 +165,9 @@ impl Run<'_> {
             intent.rename(directory, from, to);
         }
         let (scores, root) = (&self.scores.root, &directory.root);
-        for record in &mut manifest.units {
+        // Those of `--scores-from` stay as they are.
+        let is_own = self.plan.options.scores_from.is_none();
+        for record in manifest.units.iter_mut().filter(|_| is_own) {
             let committed = record.committed();
             if committed != *record {
                 for (from, to) in record.parts().zip(committed.parts()) {

@@ -53,7 +53,7 @@ pub fn finished(
     let Some(manifest) = Manifest::read(directory)? else { return Ok(None) };
     let records: Vec<UnitRecord> = valid.iter().flatten().cloned().collect();
     let same = records.len() == plan.units.len()
-        && records.iter().all(|record| record.committed() == *record)
+        && manifest.units == records
         && manifest.selection_fingerprint == selection_fingerprint(plan, identity, &records)
         && manifest.scores_from() == plan.options.scores_from.as_deref().map(absolute).as_deref()
         && manifest.is_in_place(directory)?
