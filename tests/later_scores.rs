@@ -92,6 +92,12 @@ fn scores_measured_again_wait_for_their_selection() {
     workspace.longsift(&again).expect(6);
     check_selection(&workspace, &before);
     assert_eq!(json(&workspace, &WHATIF), preview);
+    let dropped = files_below(&workspace.path("out.run/dropped")).remove(0);
+    let whole = fs::read(&dropped).unwrap();
+    fs::remove_file(&dropped).unwrap();
+    let hint = workspace.longsift(&["verify", "out.run"]).expect(3).stdout;
+    assert!(hint.contains("finish the run that scored since, with its pipeline file"), "{hint}");
+    fs::write(&dropped, whole).unwrap();
     // A table without a record, as a full disk leaves it, belongs to the run that continues.
     let mut tables = files_below(&workspace.path("out.run/scores")).into_iter();
     let next = tables.find(|path| path.to_str().unwrap().ends_with("-next.parquet")).unwrap();

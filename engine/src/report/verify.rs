@@ -38,6 +38,9 @@ pub struct Verification {
     pub rows: u64,
     /// Work units that an interrupted run scored after the selection; the next commit replaces those of the selection.
     pub units_scored_since: u64,
+    /// Whether they are scored with other settings, which a run of the manifest's settings refuses to mix.
+    #[serde(skip)]
+    has_later_settings: bool,
     /// Finding about the cached layer-zero table.
     pub table: &'static str,
     pub findings: Vec<Finding>,
@@ -79,13 +82,18 @@ enum Remedy {
 
 impl Remedy {
     /// Describes what to do about findings; `run`: the run directory.
-    fn hint(self, run: &str) -> String {
+    fn hint(self, run: &str, has_later_settings: bool) -> String {
         match self {
             Self::Finish => FINISH_COMMIT.to_owned(),
             Self::NameScores => "run again, with `--scores-from` and its new path".to_owned(),
             Self::SelectAgain => format!(
                 "verify the run with the scores, then select from its present ones: `longsift run {run}`"
             ),
+            Self::Rebuild if has_later_settings => {
+                "remove these files if they exist, and finish the run that scored since, \
+                                                    with its pipeline file"
+                    .to_owned()
+            }
             Self::Rebuild => {
                 format!("remove these files if they exist, and run again: `longsift run {run}`")
             }
@@ -224,7 +232,7 @@ impl Verification {
         if let Some(part) = &manifest.events {
             self.file_start(&directory.root, part, part.bytes)?;
         }
-        self.lock(directory)?;
+        self.lock(directory, manifest)?;
         if !directory.is_finished()? {
             self.find(Blame::Data, "_SUCCESS", "the file is missing");
         }
@@ -232,13 +240,17 @@ impl Verification {
     }
 
     /// Checks the lock, which differs from that in the manifest if a later run wrote no selection.
-    fn lock(&mut self, directory: &RunDirectory) -> Result<()> {
+    fn lock(&mut self, directory: &RunDirectory, manifest: &Manifest) -> Result<()> {
         let path = directory.lock_file();
         let message = match PipelineLock::read(&path) {
             Err(Failure::Problems(problems)) => problems[0].message.clone(),
             Err(stopped) => return Err(stopped),
             Ok(None) => "the file is missing".to_owned(),
-            Ok(Some(_)) => return self.sealed(&path, "pipeline.lock"),
+            Ok(Some(lock)) => {
+                let before = &manifest.lock.identity;
+                self.has_later_settings = !lock.identity.differences_of_scores(before).is_empty();
+                return self.sealed(&path, "pipeline.lock");
+            }
         };
         self.find(Blame::Data, "pipeline.lock", message);
         Ok(())
@@ -553,7 +565,7 @@ impl fmt::Display for Verification {
             }
             let is_only = by_remedy.len() == 1;
             for (remedy, files) in by_remedy {
-                let hint = remedy.hint(&run);
+                let hint = remedy.hint(&run, self.has_later_settings);
                 let more = match files.len() - 1 {
                     0 => String::new(),
                     more => format!(" and {} more", count(more as u64)),
