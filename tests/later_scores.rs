@@ -1,6 +1,7 @@
 //! A committed selection keeps the files that it was made from until the next commit, whatever a later run does before that.
 
-use std::fs;
+use std::fs::{self, File};
+use std::time::Duration;
 
 use arrow_array::UInt32Array;
 use arrow_select::take::take_record_batch;
@@ -169,6 +170,10 @@ fn scores_that_wait_for_their_selection_can_be_borrowed() {
         let run = format!("{name}.run");
         let hint = workspace.longsift(&["verify", &run]).expect(3).stdout;
         assert!(hint.contains("select from its present ones"), "{hint}");
+        for command in [&["report", &*run][..], &["diff", &run, "out.run"]] {
+            let refused = workspace.longsift(command).expect(3).stderr;
+            assert!(refused.contains("are no longer in"), "{refused}");
+        }
         workspace.longsift(borrow).success();
         workspace.longsift(&["verify", &run]).success();
         assert_eq!(data(&workspace, name), data(&workspace, "out"));
@@ -177,4 +182,54 @@ fn scores_that_wait_for_their_selection_can_be_borrowed() {
 
 fn data(workspace: &Workspace, output: &str) -> Vec<String> {
     workspace.hashes(&[&format!("{output}/data")]).into_values().collect()
+}
+
+#[test]
+fn a_selection_from_its_own_scores_keeps_them() {
+    let workspace = workspace();
+    let own = ["run", "pipeline.yaml", "-q", "--scores-from", "out.run"];
+    let again =
+        workspace.longsift(&[&own[..], &["--set", "stages.filter.keep_fraction=0.3"]].concat());
+    assert_eq!(again.success().summary()["windows_scored"], 0);
+    let before = Workspace::copy_of(&workspace);
+    workspace.write("pipeline.yaml", pipeline(0.25).to_string());
+    let score = ["run", "pipeline.yaml", "-q", "--phase", "score", "--remeasure", "recurrence"];
+    workspace.longsift(&score).success();
+    check_selection(&workspace, &before);
+    finish_as_new(&workspace, &["run", "pipeline.yaml", "-q"]);
+}
+
+#[test]
+fn own_scores_after_a_selection_from_another_run_are_unfinished_work() {
+    let workspace = workspace();
+    let own = ["run", "pipeline.yaml", "-q", "--set", "output.path=own"];
+    workspace.longsift(&own).success();
+    workspace.longsift(&[&own[..], &["--scores-from", "out.run"]].concat()).success();
+    let status = || json(&workspace, &["status", "own.run"])["state"].clone();
+    assert_eq!(status(), "finished", "with its own earlier scores");
+    workspace.write("pipeline.yaml", pipeline(0.25).to_string());
+    let again = ["--phase", "score", "--remeasure", "recurrence"];
+    workspace.longsift(&[&own[..], &again].concat()).success();
+    assert_eq!(status(), "unfinished");
+}
+
+#[test]
+fn scores_of_a_file_that_became_older_are_those_of_the_present_file() {
+    let workspace = Workspace::with_three_groups();
+    workspace.write("pipeline.yaml", pipeline(0.125).to_string());
+    let score = ["run", "pipeline.yaml", "-q", "--phase", "score"];
+    workspace.longsift(&score).success();
+    let file = files_below(&workspace.path("input")).remove(0);
+    let rows = read_parquet(&file);
+    let earlier = fs::metadata(&file).unwrap().modified().unwrap() - Duration::from_hours(1);
+    write_parquet(&file, &rows.slice(0, 10), 5);
+    File::options().write(true).open(&file).unwrap().set_modified(earlier).unwrap();
+    workspace.longsift(&score).success();
+    let status = json(&workspace, &["status", "out.run"]);
+    assert_eq!(
+        (&status["rows"], &status["counts"]["rows"]),
+        (&30.into(), &30.into()),
+        "{status:#}"
+    );
+    assert_eq!(status["units_scored"], status["units"], "{status:#}");
 }

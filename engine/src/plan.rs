@@ -30,7 +30,7 @@ pub(crate) mod sizing;
 pub mod whole_models;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use longsift_stages::contract::{Measure, RowError};
 use longsift_stages::tokenize::encoder::{EncodedText, Encoder};
@@ -42,7 +42,7 @@ use crate::dataset::input::Dataset;
 use crate::dataset::lost_row_groups::LostRowGroups;
 use crate::dataset::read::{ReadError, RowGroupError};
 use crate::dataset::units::WorkUnit;
-use crate::run_directory::layout::RunDirectory;
+use crate::run_directory::layout::{self, RunDirectory};
 use crate::run_directory::manifest::KnownFile;
 use crate::run_directory::summary::Summary;
 use crate::spec::Spec;
@@ -89,6 +89,12 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Returns the run directory of `--scores-from`, unless it is the pipeline's own.
+    pub fn other_scores(&self) -> Option<&Path> {
+        let other = self.options.scores_from.as_deref()?;
+        (layout::absolute(other) != self.directory.absolute()).then_some(other)
+    }
+
     /// Returns the model and the devices for a command that requires them.
     pub fn needed_attention(&self) -> Result<&Attention> {
         let none = || {

@@ -120,7 +120,7 @@ pub fn run(
 ) -> Result<RunOutcome> {
     let started = Instant::now();
     let directory = &plan.directory;
-    let scores = match &plan.options.scores_from {
+    let scores = match plan.other_scores() {
         Some(path) => RunDirectory::open(path)?,
         None => directory.clone(),
     };
@@ -214,7 +214,7 @@ impl Run<'_> {
             && let Some(summary) = finished(plan, &lock.identity, &valid)?
         {
             self.directory.remove_working_files()?;
-            if plan.options.scores_from.is_none() {
+            if plan.other_scores().is_none() {
                 units::remove_unlisted_files(directory, valid.iter().flatten())?;
             }
             self.restore_plan_and_lock(&lock, &valid)?;
@@ -279,7 +279,7 @@ impl Run<'_> {
     /// Writes the lock before scoring. If a finished selection exists and its lock has the same score settings, that lock is
     /// replaced only together with the selection.
     fn write_lock(&self, lock: &PipelineLock) -> Result<()> {
-        let from_other = self.plan.options.scores_from.is_some();
+        let from_other = self.plan.other_scores().is_some();
         let here = if from_other { self.directory } else { &self.scores };
         let before = PipelineLock::read(&here.lock_file()).ok().flatten();
         let scores_as_before = || {

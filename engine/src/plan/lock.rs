@@ -29,7 +29,7 @@ pub fn with_command(mut lock: PipelineLock, plan: &Plan) -> PipelineLock {
     lock.recorded = Some(Recorded {
         pipeline: absolute(Path::new(&plan.spec.name)),
         limit_rows: plan.options.limit_rows,
-        scores_from: plan.options.scores_from.as_deref().map(absolute),
+        scores_from: plan.other_scores().map(absolute),
     });
     lock
 }

@@ -92,7 +92,7 @@ pub fn read(directory: &RunDirectory) -> Result<Status> {
 
 /// Reads the records of the units that are scored with the settings of the last run.
 fn scored_units(directory: &RunDirectory) -> Result<Vec<UnitRecord>> {
-    let mut records = units::without_overlaps(units::records(directory, |_| true)?);
+    let mut records = units::last_records(directory)?;
     if let Ok(Some(lock)) = PipelineLock::read(&directory.lock_file()) {
         let wanted = lock.identity.fingerprints();
         records.retain(|record| record.serves(&wanted));

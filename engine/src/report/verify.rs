@@ -87,7 +87,8 @@ impl Remedy {
             Self::Finish => FINISH_COMMIT.to_owned(),
             Self::NameScores => "run again, with `--scores-from` and its new path".to_owned(),
             Self::SelectAgain => format!(
-                "verify the run with the scores, then select from its present ones: `longsift run {run}`"
+                "verify the run with the scores, then select from its present ones, `longsift run {run}`, or run the pipeline \
+                 without `--scores-from`"
             ),
             Self::Rebuild if has_later_settings => {
                 "remove these files if they exist, and finish the run that scored since, \
@@ -475,8 +476,7 @@ pub fn verify(directory: &RunDirectory) -> Result<Verification> {
     let before = manifest.clone();
     let mut counts = Counts::default();
     // Scores of another run are checked in that run's directory.
-    let scores =
-        manifest.as_ref().map_or(Ok(directory.clone()), |own| own.scores_directory(directory));
+    let scores = manifest.as_ref().map_or(Ok(None), Manifest::other_scores);
     for record in &records {
         if manifest.is_none() {
             found.with_remedy(Remedy::Rebuild, |found| found.unit(directory, record))?;
@@ -490,11 +490,11 @@ pub fn verify(directory: &RunDirectory) -> Result<Verification> {
         found.sealed(&directory.manifest(), "manifest.json")?;
         found.with_remedy(Remedy::Rebuild, |found| found.selection(directory, manifest))?;
         match &scores {
-            Ok(scores) if scores.root == directory.root => {
-                found
-                    .with_remedy(Remedy::Rebuild, |found| found.records(scores, manifest, &read))?;
+            Ok(None) => {
+                let check = |found: &mut Verification| found.records(directory, manifest, &read);
+                found.with_remedy(Remedy::Rebuild, check)?;
             }
-            Ok(scores) => {
+            Ok(Some(scores)) => {
                 let mut units = manifest.units.iter();
                 found.with_remedy(Remedy::SelectAgain, |found| {
                     units.try_for_each(|record| found.unit(scores, record))

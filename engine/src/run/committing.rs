@@ -166,7 +166,7 @@ impl Run<'_> {
         }
         let (scores, root) = (&self.scores.root, &directory.root);
         // Those of `--scores-from` stay as they are.
-        let is_own = self.plan.options.scores_from.is_none();
+        let is_own = self.plan.other_scores().is_none();
         for record in manifest.units.iter_mut().filter(|_| is_own) {
             let committed = record.committed();
             if committed != *record {
@@ -222,7 +222,7 @@ impl Run<'_> {
             superseded.extend([directory.report_page(), directory.report(), directory.missing()]);
             // Without its lock, what is left of the fresh start is a leftover.
             superseded.push(directory.fresh().lock_file());
-        } else if self.plan.options.scores_from.is_none() {
+        } else if is_own {
             superseded.extend(units::unlisted_files(directory, manifest.units.iter())?);
         }
         intent.remove(directory, superseded.into_iter());

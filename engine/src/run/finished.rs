@@ -55,7 +55,7 @@ pub fn finished(
     let same = records.len() == plan.units.len()
         && manifest.units == records
         && manifest.selection_fingerprint == selection_fingerprint(plan, identity, &records)
-        && manifest.scores_from() == plan.options.scores_from.as_deref().map(absolute).as_deref()
+        && manifest.scores_from() == plan.other_scores().map(absolute).as_deref()
         && manifest.is_in_place(directory)?
         && (!plan.spec.pipeline.output.report || !manifest.report.is_empty())
         && directory.is_finished()?
@@ -68,7 +68,7 @@ pub fn finished(
 
 /// Returns the work that the run directory has already done for a plan, and checks what is known without reading a model.
 pub fn done(plan: &Plan) -> Result<CompletedWork> {
-    let directory = match &plan.options.scores_from {
+    let directory = match plan.other_scores() {
         Some(path) => RunDirectory::open(path)?,
         None => plan.directory.clone(),
     };

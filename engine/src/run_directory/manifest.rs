@@ -16,7 +16,7 @@ use super::units::{self, Part, UnitRecord};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::base::parallel;
-use crate::base::text::sha256_hex;
+use crate::base::text::{count, counted, sha256_hex};
 use crate::dataset::input::Dataset;
 use crate::dataset::input_file::InputFile;
 use crate::storage::files;
@@ -178,13 +178,20 @@ impl Manifest {
 
     /// Whether a run has begun to score units, in `directory`, after this selection.
     pub fn has_later_scores(&self, directory: &RunDirectory) -> Result<bool> {
-        if self.scores_from().is_some() {
-            return Ok(false);
+        if !directory.journals()?.is_empty() {
+            return Ok(true);
         }
         let selected: HashSet<String> = self.units.iter().map(UnitRecord::digest).collect();
-        let now = units::records(directory, |_| true)?;
-        Ok(now.iter().any(|now| !selected.contains(&now.digest()))
-            || !directory.journals()?.is_empty())
+        let committed = files::stamp(&directory.manifest())?.map(|stamp| stamp.modified_ns);
+        for (path, record) in units::read_all(directory, |_| true)? {
+            // With `--scores-from`, the run's own earlier scores may be there as well.
+            let is_later = self.scores_from().is_none()
+                || files::stamp(&path)?.map(|stamp| stamp.modified_ns) > committed;
+            if is_later && record.is_some_and(|record| !selected.contains(&record.digest())) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Returns the run directory of `--scores-from`.
@@ -193,11 +200,37 @@ impl Manifest {
     }
 
     /// Returns the directory with the scores of this run: `own`, or the one it selected from (`--scores-from`).
+    ///
+    /// # Errors
+    /// The other run has replaced the scores since.
     pub fn scores_directory(&self, own: &RunDirectory) -> Result<RunDirectory> {
-        match self.scores_from() {
-            Some(path) => RunDirectory::open(Path::new(path)),
-            None => Ok(own.clone()),
+        let Some(other) = self.other_scores()? else { return Ok(own.clone()) };
+        let selected = Self::read(&other)?.map(|manifest| manifest.units).unwrap_or_default();
+        let now = units::records(&other, |_| true)?;
+        let tables =
+            selected.iter().chain(&now).map(|record| (&record.scores.path, &record.scores.sha256));
+        let tables: HashSet<_> = tables.collect();
+        let replaced = self.units.iter().map(|record| (&record.scores.path, &record.scores.sha256));
+        let replaced = replaced.filter(|table| !tables.contains(table)).count();
+        if replaced == 0 {
+            return Ok(other);
         }
+        let message = format!(
+            "{} of {} that this selection was made from are no longer in `{}`",
+            count(replaced as u64),
+            counted(self.units.len() as u64, "score table"),
+            other.root.display()
+        );
+        Err(Diagnostic::error(Blame::Data, message)
+            .hint(
+                "select again from its present scores, or run the pipeline without `--scores-from`",
+            )
+            .into())
+    }
+
+    /// Opens the run directory of `--scores-from`, whose scores may have been replaced.
+    pub fn other_scores(&self) -> Result<Option<RunDirectory>> {
+        self.scores_from().map(|path| RunDirectory::open(Path::new(path))).transpose()
     }
 
     /// Whether every file of the selection exists with the recorded size; the log of events may have grown.

@@ -331,27 +331,29 @@ pub fn records(directory: &RunDirectory, wanted: impl Fn(&str) -> bool) -> Resul
     Ok(read_all(directory, wanted)?.into_iter().filter_map(|(_, record)| record).collect())
 }
 
-/// Returns records of different rows, of the last version of each input file. After a change of a file or of the size of
-/// units, records of both versions exist until the next selection.
-pub fn without_overlaps(mut records: Vec<UnitRecord>) -> Vec<UnitRecord> {
-    let mut last: HashMap<String, InputIdentity> = HashMap::new();
-    for record in &records {
-        let known = last.entry(record.file.clone()).or_insert_with(|| record.input.clone());
-        if known.modified_ns < record.input.modified_ns {
-            *known = record.input.clone();
+/// Reads records of different rows, of the version of each input file that was scored last. After a change of a file or of the
+/// size of units, records of both exist until the next selection; the later ones count.
+pub fn last_records(directory: &RunDirectory) -> Result<Vec<UnitRecord>> {
+    let mut dated = Vec::new();
+    for (path, record) in read_all(directory, |_| true)? {
+        let written = files::stamp(&path)?.map(|stamp| stamp.modified_ns);
+        dated.extend(record.map(|record| (written, record)));
+    }
+    dated.sort_by_key(|(written, _)| std::cmp::Reverse(*written));
+    let mut versions: HashMap<String, InputIdentity> = HashMap::new();
+    let mut different: BTreeMap<(String, u64), UnitRecord> = BTreeMap::new();
+    for (_, record) in dated {
+        let version = versions.entry(record.file.clone()).or_insert_with(|| record.input.clone());
+        let end = record.first_row + record.counts.rows;
+        let before = different.range(..(record.file.clone(), end)).next_back();
+        let overlaps = before.is_some_and(|((file, first), other)| {
+            *file == record.file && record.first_row < first + other.counts.rows
+        });
+        if *version == record.input && !overlaps {
+            different.insert((record.file.clone(), record.first_row), record);
         }
     }
-    records.sort_by(|one, other| (&one.file, one.first_row).cmp(&(&other.file, other.first_row)));
-    let mut different: Vec<UnitRecord> = Vec::new();
-    for record in records.into_iter().filter(|record| last[&record.file] == record.input) {
-        let overlaps = |before: &UnitRecord| {
-            before.file == record.file && record.first_row < before.first_row + before.counts.rows
-        };
-        if !different.last().is_some_and(overlaps) {
-            different.push(record);
-        }
-    }
-    different
+    Ok(different.into_values().collect())
 }
 
 /// Reads the records of the units whose names satisfy `wanted`, each with its path; `None` for records that are damaged.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import json
 import os
 from typing import TYPE_CHECKING, Any
@@ -72,31 +73,29 @@ def _checked(files: Any, folder: str, parts: list[dict[str, Any]]) -> list[str]:
 
 
 def _unit_records(files: Any, root: str) -> list[dict[str, Any]]:
-    """Reads the records of the committed work units."""
+    """Reads the records of the committed work units, in the order in which they were written."""
     from pyarrow import fs
 
     found = files.get_file_info(fs.FileSelector(f"{root}/units", allow_not_found=True))
     names = [unit for unit in found if unit.base_name[0] != "." and unit.base_name.endswith(".json")]
+    names.sort(key=lambda unit: unit.mtime_ns or 0)
     records = [(unit.base_name, json.loads(files.open_input_stream(unit.path).read())) for unit in names]
     return [record for name, record in records if name == f"{record['unit']}.json"]
 
 
 def _without_overlaps(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns records of different rows, of the last version of each input file, in input order. Files and the size of
-    units may have changed during an unfinished run."""
-    last: dict[str, dict[str, Any]] = {}
-    for record in records:
-        known = last.setdefault(record["file"], record["input"])
-        if known["modified_ns"] < record["input"]["modified_ns"]:
-            last[record["file"]] = record["input"]
-    kept: list[dict[str, Any]] = []
-    for record in sorted(records, key=_position):
-        if last[record["file"]] != record["input"]:
-            continue
-        before = kept[-1] if kept else None
-        if before is None or before["file"] != record["file"] or before["first_row"] + before["counts"]["rows"] <= record["first_row"]:
-            kept.append(record)
-    return kept
+    """Returns records of different rows, of the version of each input file that was scored last. Files and the size of units
+    may have changed during an unfinished run; `records` is in the order in which they were written."""
+    versions: dict[str, dict[str, Any]] = {}
+    kept: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+    for record in reversed(records):
+        units = kept.setdefault(record["file"], [])
+        after = bisect.bisect_left(units, record["first_row"] + record["counts"]["rows"], key=lambda unit: unit[0])
+        before = units[after - 1][1] if after else None
+        overlaps = before and record["first_row"] < before["first_row"] + before["counts"]["rows"]
+        if versions.setdefault(record["file"], record["input"]) == record["input"] and not overlaps:
+            units.insert(after, (record["first_row"], record))
+    return [record for units in kept.values() for _, record in units]
 
 
 def _position(record: dict[str, Any]) -> tuple[bytes, int]:
