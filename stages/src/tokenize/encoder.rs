@@ -402,6 +402,22 @@ mod tests {
     }
 
     #[test]
+    fn added_tokens_are_searched_in_composed_text() {
+        let composed = "\u{105}";
+        let json = json!({
+            "version": "1.0", "truncation": null, "padding": null, "post_processor": null, "decoder": null,
+            "added_tokens": [{"id": 1, "content": "a", "single_word": false, "lstrip": false, "rstrip": false,
+                              "normalized": true, "special": false}],
+            "normalizer": {"type": "NFC"}, "pre_tokenizer": {"type": "Whitespace"},
+            "model": {"type": "BPE", "vocab": {"u": 0, "a": 1, "b": 2, composed: 3}, "merges": [], "unk_token": "u"}
+        });
+        let bytes = serde_json::to_vec(&json).unwrap();
+        let encoder = Encoder::from_bytes(&bytes, SpecialTokensInText::Parse).unwrap();
+        let ids = |text: &str| encoder.encode(text, usize::MAX).unwrap().ids;
+        assert_eq!(ids("b a\u{328} a b"), [2, 3, 1, 2]);
+    }
+
+    #[test]
     fn the_digest_is_of_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let json = bytes_with(|_| ());

@@ -7,14 +7,12 @@ use std::path::Path;
 use serde_json::{Map, Value};
 use tokenizers::Tokenizer;
 
-use crate::model::folder_files::{token_text, tokenizer_config};
+use crate::model::folder_files::{MAX_CONFIG_BYTES, read_small_file, token_text, tokenizer_config};
 use crate::model::{ModelProblem, listed};
 
-/// Settings that name a token.
-const TOKENS: [&str; 7] =
-    ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 /// Settings that name several tokens.
-const TOKEN_LISTS: [&str; 2] = ["additional_special_tokens", "extra_special_tokens"];
+const TOKEN_LISTS: [&str; 3] =
+    ["additional_special_tokens", "extra_special_tokens", "model_specific_special_tokens"];
 /// Settings of a normalizer for BERT, by their names here and in `tokenizer.json`.
 const BERT_SETTINGS: [(&str, &str); 3] = [
     ("do_lower_case", "lowercase"),
@@ -28,12 +26,45 @@ pub(super) fn differences(
     tokenizer: &Tokenizer,
 ) -> Result<Vec<String>, ModelProblem> {
     let config = tokenizer_config(folder)?;
-    let tokens = added_tokens(&config, tokenizer);
+    let other = |name: &str| {
+        let path = folder.join(name);
+        let bytes = read_small_file(&path, MAX_CONFIG_BYTES).ok()?;
+        serde_json::from_slice::<Map<String, Value>>(&bytes).ok()
+    };
+    let maps = [other("special_tokens_map.json"), other("added_tokens.json")];
+    let [special, by_text] = maps.map(Option::unwrap_or_default);
+    let tokens = added_tokens(&config, &special, &by_text, tokenizer);
+    let flags = flags(&config, tokenizer);
+    let splits = config.get("split_special_tokens").and_then(Value::as_bool) == Some(true);
+    let splits = splits.then(|| {
+        "`tokenizer_config.json` has `split_special_tokens: true`: transformers then reads special tokens in texts as text; \
+         here `special_tokens_in_text` decides"
+            .to_owned()
+    });
     let prefix = prefix_space(&config, tokenizer);
-    Ok(tokens.into_iter().chain(prefix).chain(bert_normalizer(&config, tokenizer)).collect())
+    let of_tokens = tokens.into_iter().chain(flags).chain(splits);
+    Ok(of_tokens.chain(prefix).chain(bert_normalizer(&config, tokenizer)).collect())
 }
 
-fn added_tokens(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<String> {
+/// Returns the texts of the tokens that settings name, as in `bos_token` or `additional_special_tokens`.
+fn named_tokens(settings: &Map<String, Value>) -> impl Iterator<Item = &str> {
+    let named = settings.iter().filter(|(name, _)| name.ends_with("_token"));
+    let named = named.filter_map(|(_, token)| token_text(token));
+    let lists = TOKEN_LISTS.iter().filter_map(|name| settings.get(*name));
+    let of_lists = lists.flat_map(|list| match list {
+        Value::Array(tokens) => tokens.iter().filter_map(token_text).collect(),
+        Value::Object(tokens) => tokens.values().filter_map(token_text).collect(),
+        _ => Vec::new(),
+    });
+    named.chain(of_lists)
+}
+
+fn added_tokens(
+    config: &Map<String, Value>,
+    special: &Map<String, Value>,
+    by_text: &Map<String, Value>,
+    tokenizer: &Tokenizer,
+) -> Option<String> {
     let added: BTreeMap<String, u32> = tokenizer
         .get_added_tokens_decoder()
         .into_iter()
@@ -41,14 +72,10 @@ fn added_tokens(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<St
         .collect();
     let by_id = config.get("added_tokens_decoder").and_then(Value::as_object).into_iter().flatten();
     let by_id = by_id.filter_map(|(id, token)| Some((token_text(token)?, id.parse::<u32>().ok())));
-    let named = TOKENS.iter().filter_map(|name| token_text(config.get(*name)?));
-    let lists = TOKEN_LISTS.iter().filter_map(|name| config.get(*name));
-    let of_lists = lists.flat_map(|list| match list {
-        Value::Array(tokens) => tokens.iter().filter_map(token_text).collect(),
-        Value::Object(tokens) => tokens.values().filter_map(token_text).collect(),
-        _ => Vec::new(),
-    });
-    let wanted = by_id.chain(named.chain(of_lists).map(|token| (token, None)));
+    let by_text =
+        by_text.iter().filter_map(|(text, id)| Some((&**text, Some(id.as_u64()? as u32))));
+    let named = named_tokens(config).chain(named_tokens(special));
+    let wanted = by_id.chain(by_text).chain(named.map(|token| (token, None)));
     let other = |(token, id): &(&str, Option<u32>)| match added.get(*token) {
         Some(own) => id.is_some_and(|id| id != *own),
         None => true,
@@ -57,8 +84,38 @@ fn added_tokens(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<St
     let others: Vec<&str> = others.into_iter().collect();
     (!others.is_empty()).then(|| {
         format!(
-            "`tokenizer_config.json` has added tokens that `tokenizer.json` does not have, or has under other ids: {}; \
-             transformers adds them when it loads the tokenizer, so texts with these tokens get other ids here",
+            "files next to `tokenizer.json`, such as `tokenizer_config.json`, have added tokens that it does not have, or has \
+             under other ids: {}; transformers adds them when it loads the tokenizer, so texts with these tokens get other ids here",
+            listed(&others, 4)
+        )
+    })
+}
+
+/// Describes added tokens that `tokenizer_config.json` matches in texts in another way.
+fn flags(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<String> {
+    let added = tokenizer.get_added_tokens_decoder();
+    let by_id = config.get("added_tokens_decoder").and_then(Value::as_object).into_iter().flatten();
+    let differs = |(id, token): (&String, &Value)| {
+        let own = added.get(&id.parse::<u32>().ok()?)?;
+        let flags = [
+            ("lstrip", own.lstrip),
+            ("rstrip", own.rstrip),
+            ("single_word", own.single_word),
+            ("normalized", own.normalized),
+        ];
+        let mut flags = flags.iter();
+        let is_same = |(name, own): &(&str, bool)| {
+            token.get(*name).and_then(Value::as_bool).is_none_or(|wanted| wanted == *own)
+        };
+        (token_text(token) == Some(&own.content) && !flags.all(is_same))
+            .then(|| own.content.clone())
+    };
+    let others: BTreeSet<String> = by_id.filter_map(differs).collect();
+    let others: Vec<&str> = others.iter().map(String::as_str).collect();
+    (!others.is_empty()).then(|| {
+        format!(
+            "`tokenizer_config.json` has other values of `lstrip`, `rstrip`, `single_word` or `normalized` than `tokenizer.json` \
+             for added tokens: {}; transformers follows the former, so texts with these tokens get other ids here",
             listed(&others, 4)
         )
     })
@@ -121,6 +178,25 @@ mod tests {
     }
 
     #[test]
+    fn tokens_of_older_files_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let tokenizer = Tokenizer::from_bytes(tokenizer().to_string()).unwrap();
+        for (name, content) in [
+            (
+                "special_tokens_map.json",
+                json!({"bos_token": "<s>", "additional_special_tokens": ["<y>"]}),
+            ),
+            ("added_tokens.json", json!({"<s>": 2, "<y>": 3})),
+        ] {
+            let path = folder.path().join(name);
+            fs::write(&path, content.to_string()).unwrap();
+            let [found] = &differences(folder.path(), &tokenizer).unwrap()[..] else { panic!() };
+            assert!(found.contains("under other ids: `<y>`;"), "{found}");
+            fs::remove_file(path).unwrap();
+        }
+    }
+
+    #[test]
     fn equivalent_settings_are_not_reported() {
         let config = json!({
             "added_tokens_decoder": {"2": {"content": "<s>"}}, "bos_token": "<s>", "eos_token": {"content": "<s>"},
@@ -140,6 +216,13 @@ mod tests {
         assert!(prefix.contains("`add_prefix_space: true`"), "{prefix}");
         let moved = json!({"added_tokens_decoder": {"7": {"content": "<s>"}}});
         assert!(differences_of(&tokenizer(), &moved)[0].contains("under other ids: `<s>`;"));
+        let named =
+            json!({"image_token": "<img>", "model_specific_special_tokens": {"video": "<video>"}});
+        assert!(differences_of(&tokenizer(), &named)[0].contains("`<img>`, `<video>`;"));
+        let flags = json!({"added_tokens_decoder": {"2": {"content": "<s>", "lstrip": true}}, "split_special_tokens": true});
+        let [flags, splits] = &differences_of(&tokenizer(), &flags)[..] else { panic!() };
+        assert!(flags.contains("for added tokens: `<s>`;"), "{flags}");
+        assert!(splits.contains("`split_special_tokens: true`"), "{splits}");
         let mut bert = tokenizer();
         bert["normalizer"] = json!({"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
                                     "strip_accents": null, "lowercase": true});

@@ -5,7 +5,6 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
-use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::{Model, NormalizedString, Normalizer, OffsetType, PreTokenizedString, Tokenizer};
 
 use super::added::{Added, AddedTokens};
@@ -19,7 +18,7 @@ use super::long_parts::LongParts;
 use super::memo::{Memo, PartToken};
 use super::part_cache::PartCache;
 use super::parts::Recipe;
-use super::patterns::{NormalizerStep, TokenizerSteps};
+use super::patterns::TokenizerSteps;
 use super::problem::EncodeRefusal;
 
 /// Bytes of text per run; runs of a longer text are encoded at once.
@@ -89,11 +88,8 @@ impl Splitter {
         };
         let (normalised, plain): (Vec<_>, Vec<_>) =
             added.into_iter().partition(|(_, _, token)| token.normalized);
-        let composes_at_most = matches!(
-            steps.normalizer.as_slice(),
-            [] | [NormalizerStep::Crate(NormalizerWrapper::NFC(_))]
-        );
-        if !normalised.is_empty() && !composes_at_most {
+        let is_normalised = steps.normalizer.is_empty() || recipe.composes;
+        if !normalised.is_empty() && !is_normalised {
             return Ok(Err("its added tokens are matched in normalised text"));
         }
         let as_text = tokenizer.get_added_vocabulary().get_encode_special_tokens();
