@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -518,8 +519,12 @@ fn lines_are_counted_once_per_file_version() {
     // The cached count is trusted.
     let known = fs::read_to_string(counted).unwrap();
     assert!(known.contains("\"rows\":30"), "{known}");
-    fs::write(counted, known.replace("\"rows\":30", "\"rows\":29")).unwrap();
+    let other = known.split_once('\n').unwrap().1.replace("\"rows\":30", "\"rows\":29");
+    write_survey(&workspace, counted, &other);
     assert_eq!(rows(), 29);
+    // Without its digest, it is not.
+    fs::write(counted, known.replace("\"rows\":30", "\"rows\":29")).unwrap();
+    assert_eq!(rows(), 30);
     fs::write(counted, "torn").unwrap();
     assert_eq!(rows(), 30);
     fs::write(&file, format!("{all}{}", document(30))).unwrap();
@@ -690,6 +695,13 @@ fn integers_in_a_column_of_fractions_are_not_rounded() {
     assert!(message.ends_with("field `hash`: int64 cannot hold `0.5`"), "{message}");
 }
 
+/// Writes a cached survey with its digest.
+fn write_survey(workspace: &Workspace, path: &Path, json: &str) {
+    workspace.write("sealed/survey", json);
+    let digest = workspace.hashes(&["sealed"])["sealed/survey"].clone();
+    fs::write(path, format!("{digest}\n{json}")).expect("a folder of the cache");
+}
+
 #[test]
 fn lines_that_moved_are_counted_again() {
     let lines = many(400);
@@ -702,7 +714,8 @@ fn lines_that_moved_are_counted_again() {
     let counted = counted.iter().find(|path| path.to_str().unwrap().contains("/lines/")).unwrap();
     // Simulates a replaced file with an unchanged stamp.
     for wrong in ["between lines", "within a line"] {
-        let mut survey = read_json(counted);
+        let text = fs::read_to_string(counted).unwrap();
+        let mut survey: Value = serde_json::from_str(text.split_once('\n').unwrap().1).unwrap();
         let stretches = survey["stretches"].as_array_mut().unwrap();
         assert!(stretches.len() > 10);
         match wrong {
@@ -711,7 +724,7 @@ fn lines_that_moved_are_counted_again() {
             }
             _ => stretches[5]["start"] = stretches[6]["start"].clone(),
         }
-        fs::write(counted, survey.to_string()).unwrap();
+        write_survey(&workspace, counted, &survey.to_string());
         let answer = workspace.longsift(&["run", "pipeline.yaml", "-q", "--fresh"]).expect(3);
         assert!(answer.stderr.contains("since they were counted"), "{wrong}: {}", answer.stderr);
         let summary = workspace.longsift(&["run", "pipeline.yaml", "-q", "--fresh"]).success();

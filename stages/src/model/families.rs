@@ -182,6 +182,14 @@ fn first_layer_for_type(
         config.note(unknown_type(config, model_type));
         return None;
     };
+    for (name, causal) in [("is_causal", true), ("use_bidirectional_attention", false)] {
+        if config.flag(name, causal) != causal {
+            config.refuse(format!(
+                "this model also attends to later tokens (`{name}: {}`): it is not causal",
+                !causal
+            ));
+        }
+    }
     let mut first = match family {
         Like(family) => llama_like(config, family),
         Own(family) => family(config),

@@ -403,8 +403,8 @@ fn add_gguf_entry(file: &mut Vec<u8>, key: &str, kind: u32, value: &[u8]) {
 
 #[test]
 fn gguf_files_that_are_not_causal_models_or_contradict_themselves_are_refused() {
-    let opened = |change: &dyn Fn(&mut Vec<u8>)| {
-        let folder = gguf("gguf_q8_0_q4_0_q4_1");
+    let opened_as = |name: &str, change: &dyn Fn(&mut Vec<u8>)| {
+        let folder = gguf(name);
         let path = folder.path().join("model.gguf");
         let mut file = fs::read(&path).unwrap();
         change(&mut file);
@@ -412,6 +412,7 @@ fn gguf_files_that_are_not_causal_models_or_contradict_themselves_are_refused() 
         ModelFolder::open(folder.path(), None)
             .map_or_else(|problems| shown(folder.path(), &problems), |_| "no problem".to_owned())
     };
+    let opened = |change: &dyn Fn(&mut Vec<u8>)| opened_as("gguf_q8_0_q4_0_q4_1", change);
     let text = |text: &str| [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat();
     let with_type = |kind| opened(&|file| add_gguf_entry(file, "general.type", 8, &text(kind)));
     let with_causal =
@@ -434,6 +435,21 @@ fn gguf_files_that_are_not_causal_models_or_contradict_themselves_are_refused() 
         let list = [&[0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0][..], &[1, 2, 3]].concat();
         add_gguf_entry(file, "tokenizer.ggml.tokens", 9, &list);
     });
+    let with_float = |name: &str, value: f32| {
+        opened_as("gguf_llama_bias_config", &|file| {
+            add_gguf_entry(file, &format!("llama.{name}"), 6, &value.to_le_bytes());
+        })
+    };
+    for (name, scored) in [
+        ("attn_logit_softcapping", "would be scored with 0"),
+        ("embedding_scale", "would be scored with 1"),
+        ("rope.scaling.factor", "would be scored with 4"),
+        ("attention.scale", "would be scored with 0."),
+    ] {
+        let refused = with_float(name, 3.0);
+        assert!(refused.contains(name) && refused.contains(scored), "{refused}");
+        assert_eq!(with_float(name, 0.0), "no problem", "{name}");
+    }
     let states_other_layers = "the GGUF file states `llama.block_count`";
     for (message, part) in [
         (opened(&|_| ()), "no problem"),

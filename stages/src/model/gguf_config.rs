@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use super::formats::Architecture;
 use super::model_files::is_part_of;
 use super::problem::ModelProblem;
+use super::rope::RopeScaling;
 use super::shard::WeightShard;
 use super::spec::AttentionSpec;
 
@@ -181,6 +182,20 @@ const NUMBERS: [HeaderNumber; 11] = [
     (THETA, None, |spec| Some(spec.rope.as_ref()?.theta)),
 ];
 
+/// Numbers that a config.json describes as well, which is required to read them; with 0, llama.cpp takes them as absent.
+const OTHER_NUMBERS: [(&str, fn(&AttentionSpec) -> Option<f64>); 4] = [
+    ("attention.scale", |spec| Some(spec.scale)),
+    ("attn_logit_softcapping", |spec| Some(spec.softcap.unwrap_or(0.0))),
+    ("embedding_scale", |spec| Some(spec.embedding.multiplier.unwrap_or(1.0))),
+    (SCALING_FACTOR, |spec| match &spec.rope.as_ref()?.scaling {
+        RopeScaling::Default => Some(1.0),
+        RopeScaling::Linear { factor }
+        | RopeScaling::Dynamic { factor, .. }
+        | RopeScaling::Yarn { factor, .. } => Some(*factor),
+        _ => None,
+    }),
+];
+
 /// Other entries of an architecture that are read, or that do not affect what is read.
 const KNOWN: [&str; 7] = [
     "attention.value_length",
@@ -193,12 +208,13 @@ const KNOWN: [&str; 7] = [
 ];
 /// Numbers of the rope scaling.
 const SCALING_NUMBERS: [&str; 5] = [
-    "rope.scaling.factor",
+    SCALING_FACTOR,
     "rope.scaling.original_context_length",
     "rope.scaling.yarn_beta_fast",
     "rope.scaling.yarn_beta_slow",
     "rope.scale_linear",
 ];
+const SCALING_FACTOR: &str = "rope.scaling.factor";
 const SCALING_KIND: &str = "rope.scaling.type";
 /// Beginning of the names of entries about experts, on which the first layer does not depend.
 const EXPERTS: &str = "expert_";
@@ -230,7 +246,15 @@ pub(crate) fn stated(shard: &WeightShard, architecture: &Architecture) -> Vec<St
             scored,
         })
     });
-    stated.chain(tokens).collect()
+    let other = OTHER_NUMBERS.into_iter().filter_map(|(name, scored)| {
+        let key = format!("{}.{name}", architecture.name);
+        let is_read = name != SCALING_FACTOR
+            || architecture.self_contained
+                && metadata.text(&format!("{}.{SCALING_KIND}", architecture.name)) != Some("none");
+        let value = metadata.number(&key).filter(|value| is_read && *value != 0.0)?;
+        Some(StatedNumber { key, value, scored })
+    });
+    stated.chain(tokens).chain(other).collect()
 }
 
 impl StatedNumber {

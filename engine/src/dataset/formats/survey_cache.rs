@@ -9,7 +9,8 @@ use crate::storage::range_file::Stamp;
 use crate::storage::{atomic, files};
 
 /// Increased when the survey of unchanged bytes changes.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
+const DIGEST_BYTES: usize = 64;
 /// A file modified more recently can be modified again without a change of its timestamps.
 const MIN_AGE_NS: i128 = 2_000_000_000;
 
@@ -43,15 +44,20 @@ impl SurveyCacheEntry {
 
     pub(crate) fn read(&self) -> Option<LineSurvey> {
         let bytes = files::read_if_present(self.0.as_ref()?).ok()??;
-        serde_json::from_slice(&bytes).ok()
+        // A digest in hexadecimal digits, a line feed, and the survey.
+        let (digest, json) = bytes.split_at_checked(DIGEST_BYTES + 1)?;
+        let is_intact = digest.strip_suffix(b"\n") == Some(sha256_hex(json).as_bytes());
+        serde_json::from_slice(json).ok().filter(|_| is_intact)
     }
 
     /// Caches a survey. If that fails, the next run surveys the file again.
     pub(crate) fn write(&self, survey: &LineSurvey) {
         let Some(path) = &self.0 else { return };
         let json = serde_json::to_vec(survey).expect("plain data");
+        let content = [sha256_hex(&json).as_bytes(), b"\n", &json].concat();
         let folder = path.parent().expect("it is below a folder");
-        let written = files::create_folder(folder).and_then(|()| atomic::write_atomic(path, &json));
+        let written =
+            files::create_folder(folder).and_then(|()| atomic::write_atomic(path, &content));
         if let Err(error) = written {
             tracing::debug!("the survey of a line file cannot be cached: {error}");
         }

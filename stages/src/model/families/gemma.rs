@@ -18,7 +18,7 @@ pub(super) const GEMMA: LlamaLike = LlamaLike {
     head_dim: Some(256),
     norm: |eps| Norm::Rms { eps, offset: 1.0 },
     max_positions: 8192,
-    adjust: gemma,
+    adjust: |_, first| gemma(first),
     ..LLAMA
 };
 
@@ -26,7 +26,7 @@ pub(super) const GEMMA: LlamaLike = LlamaLike {
 pub(super) const GEMMA2: LlamaLike = LlamaLike {
     key_heads: Some(4),
     adjust: |config, first| {
-        gemma(config, first);
+        gemma(first);
         attention(first, config, Some(50.0));
         slide(first, config, sliding_window(config, 4096), |layer| layer.is_multiple_of(2));
     },
@@ -57,13 +57,8 @@ pub(super) fn gemma3(config: &Fields<'_>) -> FirstLayerConfig {
     first
 }
 
-fn gemma(config: &Fields<'_>, first: &mut FirstLayerConfig) {
+fn gemma(first: &mut FirstLayerConfig) {
     first.spec.embedding.multiplier = Some((first.spec.hidden_size as f64).sqrt());
-    if config.flag("use_bidirectional_attention", false) {
-        config.refuse(
-            "this model also attends to later tokens (`use_bidirectional_attention`): it is not causal",
-        );
-    }
 }
 
 /// The scale does not depend on the head size; logits may be bounded.
