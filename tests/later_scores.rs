@@ -1,4 +1,4 @@
-//! A committed selection keeps the files that it was made from until the next commit, whatever a later run does before that.
+//! A committed selection keeps the files that it was made from until the next commit.
 
 use std::fs::{self, File};
 use std::time::Duration;
@@ -77,7 +77,7 @@ fn scores_of_a_changed_file_wait_for_their_selection() {
         workspace.longsift(&score).success();
         check_selection(&workspace, &before);
     }
-    // The input of the selection is gone, so no other selection of it can be previewed exactly.
+    // The input of the selection is gone, so another selection cannot be previewed exactly.
     workspace.longsift(&WHATIF).expect(2);
     finish_as_new(&workspace, &["run", "pipeline.yaml", "-q", "--phase", "select"]);
 }

@@ -165,7 +165,7 @@ impl Run<'_> {
             intent.rename(directory, from, to);
         }
         let (scores, root) = (&self.scores.root, &directory.root);
-        // Those of `--scores-from` stay as they are.
+        // The names of tables of `--scores-from` do not change.
         let is_own = self.plan.other_scores().is_none();
         for record in manifest.units.iter_mut().filter(|_| is_own) {
             let committed = record.committed();

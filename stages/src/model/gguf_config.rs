@@ -183,11 +183,11 @@ const NUMBERS: [HeaderNumber; 11] = [
 ];
 
 /// Numbers that a config.json describes as well, which is required to read them; with 0, llama.cpp takes them as absent.
-const OTHER_NUMBERS: [(&str, fn(&AttentionSpec) -> Option<f64>); 4] = [
-    ("attention.scale", |spec| Some(spec.scale)),
-    ("attn_logit_softcapping", |spec| Some(spec.softcap.unwrap_or(0.0))),
-    ("embedding_scale", |spec| Some(spec.embedding.multiplier.unwrap_or(1.0))),
-    (SCALING_FACTOR, |spec| match &spec.rope.as_ref()?.scaling {
+const OTHER_NUMBERS: [HeaderNumber; 4] = [
+    ("attention.scale", None, |spec| Some(spec.scale)),
+    ("attn_logit_softcapping", None, |spec| Some(spec.softcap.unwrap_or(0.0))),
+    ("embedding_scale", None, |spec| Some(spec.embedding.multiplier.unwrap_or(1.0))),
+    (SCALING_FACTOR, None, |spec| match &spec.rope.as_ref()?.scaling {
         RopeScaling::Default => Some(1.0),
         RopeScaling::Linear { factor }
         | RopeScaling::Dynamic { factor, .. }
@@ -246,7 +246,7 @@ pub(crate) fn stated(shard: &WeightShard, architecture: &Architecture) -> Vec<St
             scored,
         })
     });
-    let other = OTHER_NUMBERS.into_iter().filter_map(|(name, scored)| {
+    let other = OTHER_NUMBERS.into_iter().filter_map(|(name, _, scored)| {
         let key = format!("{}.{name}", architecture.name);
         let is_read = name != SCALING_FACTOR
             || architecture.self_contained
