@@ -402,6 +402,23 @@ fn add_gguf_entry(file: &mut Vec<u8>, key: &str, kind: u32, value: &[u8]) {
 }
 
 #[test]
+fn frequency_factors_of_a_gguf_file_contradict_a_config_without_scaling() {
+    let folder = gguf("gguf_llama_frequencies");
+    let own = ModelFolder::open(folder.path(), None).unwrap();
+    let spec = own.spec();
+    let config = json!({
+        "model_type": "llama", "hidden_size": spec.hidden_size, "num_attention_heads": spec.query_heads,
+        "num_key_value_heads": spec.key_heads, "head_dim": spec.head_dim, "num_hidden_layers": spec.layers,
+        "vocab_size": spec.vocabulary_size, "rms_norm_eps": spec.norm.eps(),
+        "rope_theta": spec.rope.as_ref().map(|rope| rope.theta),
+    });
+    fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    let problems = ModelFolder::open(folder.path(), None).unwrap_err();
+    let message = "has the tensor `rope_freqs.weight`, but config.json does not scale";
+    assert!(problems[0].message.contains(message), "{problems:?}");
+}
+
+#[test]
 fn gguf_files_that_are_not_causal_models_or_contradict_themselves_are_refused() {
     let opened_as = |name: &str, change: &dyn Fn(&mut Vec<u8>)| {
         let folder = gguf(name);

@@ -163,6 +163,9 @@ const THETA: &str = "rope.freq_base";
 /// List with an entry per row of the embedding.
 const TOKENS: &str = "tokenizer.ggml.tokens";
 
+/// Tensor of the factors by which the frequencies of the rotary embedding are divided.
+const FREQUENCIES: &str = "rope_freqs.weight";
+
 /// Name of a number, the key of config.json that it becomes, and the number with which a model is scored: `None` if the
 /// first layer does not depend on it.
 type HeaderNumber = (&'static str, Option<&'static str>, fn(&AttentionSpec) -> Option<f64>);
@@ -254,7 +257,13 @@ pub(crate) fn stated(shard: &WeightShard, architecture: &Architecture) -> Vec<St
         let value = metadata.number(&key).filter(|value| is_read && *value != 0.0)?;
         Some(StatedNumber { key, value, scored })
     });
-    stated.chain(tokens).chain(other).collect()
+    let frequencies = shard.tensors.get(FREQUENCIES).filter(|_| architecture.self_contained);
+    let frequencies = frequencies.map(|_| StatedNumber {
+        key: FREQUENCIES.to_owned(),
+        value: 1.0,
+        scored: |spec| (spec.rope.as_ref()?.scaling == RopeScaling::Default).then_some(0.0),
+    });
+    stated.chain(tokens).chain(other).chain(frequencies).collect()
 }
 
 impl StatedNumber {
@@ -277,10 +286,16 @@ impl StatedNumber {
         } else {
             format!("`{key}` {value}")
         };
-        let message = format!(
-            "the GGUF file states {stated}, but the `{}` model would be scored with {scored}",
-            spec.model_type
-        );
+        let message = if key == FREQUENCIES {
+            format!(
+                "the GGUF file has the tensor `{key}`, but config.json does not scale the rotary embedding"
+            )
+        } else {
+            format!(
+                "the GGUF file states {stated}, but the `{}` model would be scored with {scored}",
+                spec.model_type
+            )
+        };
         Some(
             ModelProblem::checkpoint(message).with_hint(
                 "use a config.json that matches the file, or the checkpoint in safetensors",
@@ -346,7 +361,7 @@ fn scaling(
 
 /// Reads `rope_freqs.weight`, `[head_dim / 2]`.
 fn frequency_factors(shard: &WeightShard) -> Result<Option<Vec<f32>>, ModelProblem> {
-    let Some(entry) = shard.tensors.get("rope_freqs.weight") else { return Ok(None) };
+    let Some(entry) = shard.tensors.get(FREQUENCIES) else { return Ok(None) };
     let float = entry.dtype == super::entry::StoredType::Numbers(safetensors::Dtype::F32);
     if !float || entry.shape.len() != 1 || entry.shape[0] > MAX_FREQUENCIES {
         return Err(ModelProblem::checkpoint(format!(

@@ -82,16 +82,17 @@ pub(crate) fn read_for_layer_type(
     }
 }
 
-/// Returns the nested object at the old or the new location, or that of `layer_type` if it has one object per layer type; `None` if
-/// it is absent, `null` or empty.
+/// Returns the object of `layer_type` if the old or the new location has one object per layer type, otherwise the nested object at
+/// the old or the new location; `None` if it is absent, `null` or empty.
 pub(crate) fn nested<'a>(config: &Fields<'a>, layer_type: Option<&str>) -> Option<Fields<'a>> {
-    ["rope_scaling", "rope_parameters"].into_iter().find_map(|name| {
-        let rope = config.optional_object(name).filter(|rope| !rope.is_empty())?;
-        match layer_type.filter(|kind| rope.contains(kind)) {
-            Some(kind) => rope.optional_object(kind),
-            None => Some(rope),
-        }
-    })
+    let objects = ["rope_scaling", "rope_parameters"].map(|name| config.optional_object(name));
+    let of_type = |rope: &Fields<'a>| {
+        layer_type.filter(|kind| rope.contains(kind)).map(|kind| rope.optional_object(kind))
+    };
+    match objects.iter().flatten().find_map(of_type) {
+        Some(of_type) => of_type,
+        None => objects.into_iter().flatten().find(|rope| !rope.is_empty()),
+    }
 }
 
 fn kind<'a>(rope: &Fields<'a>) -> &'a str {
@@ -248,6 +249,17 @@ mod tests {
         );
         assert!(problems.is_empty(), "{problems:?}");
         assert_eq!((spec.theta as u64, spec.scaling), (20_000, RopeScaling::Default));
+    }
+
+    #[test]
+    fn parameters_of_a_layer_type_take_precedence_over_older_keys() {
+        let (spec, problems) = parsed(
+            &json!({"layer_types": ["sliding_attention"], "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+                "rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 55.0}}}),
+            None,
+        );
+        assert!(problems.is_empty(), "{problems:?}");
+        assert_eq!((spec.theta as u64, spec.scaling), (55, RopeScaling::Default));
     }
 
     #[test]

@@ -46,6 +46,9 @@ pub(super) fn gemma3(config: &Fields<'_>) -> FirstLayerConfig {
     let family = LlamaLike { key_heads: Some(4), rope_theta: 1e6, max_positions: 131_072, ..GEMMA };
     let mut first = llama_like_with(config, &family, &defaults);
     attention(&mut first, config, None);
+    if first.spec.softcap.take().is_some() {
+        config.refuse("`attn_logit_softcapping`: transformers does not bound the logits of this model type; expected null");
+    }
     let eps = eps(&first.spec.norm);
     rms_head_norm(&mut first, eps, 1.0, NormScope::Head);
     let pattern = config.optional_size("sliding_window_pattern", 1 << 20).unwrap_or(6);
