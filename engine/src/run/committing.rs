@@ -19,6 +19,7 @@ use crate::report::overview::{Overview, ReportSources};
 use crate::run::{Run, RunOptions, RunOutcome};
 use crate::run_directory::events;
 use crate::run_directory::hold::RunLock;
+use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::{KnownFile, Manifest};
 use crate::run_directory::pipeline_lock::{self, PipelineLock};
 use crate::run_directory::seal::sealed;
@@ -168,16 +169,7 @@ impl Run<'_> {
         // The names of tables of `--scores-from` do not change.
         let is_own = self.plan.other_scores().is_none();
         for record in manifest.units.iter_mut().filter(|_| is_own) {
-            let committed = record.committed();
-            if committed != *record {
-                for (from, to) in record.parts().zip(committed.parts()) {
-                    intent.rename(directory, &root.join(&from.path), &root.join(&to.path));
-                }
-                let name = format!("units/{}.json", record.unit);
-                directory.write_text(&folder.join(&name), &name, &units::to_json(&committed))?;
-                intent.rename(directory, &folder.join(&name), &root.join(&name));
-                *record = committed;
-            }
+            rename_tables(directory, folder, record, &mut intent)?;
         }
         let mut rename = |from: &Path, to: &Path, path: &str| {
             intent.rename(directory, &from.join(path), &to.join(path));
@@ -273,6 +265,27 @@ impl Run<'_> {
         directory.write_record(&directory.root, "manifest.json", &sealed(&manifest))?;
         directory.mark_finished()
     }
+}
+
+/// Gives the tables of a unit their committed names, in `record` and with `intent`. Stages the new record in `folder`.
+fn rename_tables(
+    directory: &RunDirectory,
+    folder: &Path,
+    record: &mut UnitRecord,
+    intent: &mut Intent,
+) -> Result<()> {
+    let (committed, root) = (record.committed(), &directory.root);
+    if committed == *record {
+        return Ok(());
+    }
+    for (from, to) in record.parts().zip(committed.parts()) {
+        intent.rename(directory, &root.join(&from.path), &root.join(&to.path));
+    }
+    let name = format!("units/{}.json", record.unit);
+    directory.write_text(&folder.join(&name), &name, &units::to_json(&committed))?;
+    intent.rename(directory, &folder.join(&name), &root.join(&name));
+    *record = committed;
+    Ok(())
 }
 
 /// Creates the manifest. Its lock lacks the identities of models, which depend on the times of their files.
