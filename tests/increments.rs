@@ -326,6 +326,9 @@ fn contradictory_increments_are_rejected() {
     workspace.write("part.yaml", part.to_string());
     workspace.longsift(&["run", "part.yaml", "--limit", "5", "-q"]).success();
     fs::create_dir_all(workspace.path("begun.run")).unwrap();
+    workspace.write("committing.run/intent.json", "{}");
+    let mut committing = increment("committing.run", "day2");
+    committing.score = "calibration: out.run/calibration.json".to_owned();
     let mut begun = increment("begun.run", "day2");
     begun.score = "calibration: out.run/calibration.json".to_owned();
     for (pipeline, why) in [
@@ -333,6 +336,7 @@ fn contradictory_increments_are_rejected() {
         (increment("out.run", "out"), "this pipeline's own run"),
         (limited, "filtered 5 of the 16 rows"),
         (begun, "is not finished"),
+        (committing, "a commit in `committing.run` is unfinished"),
         (increment("no.run", "day2"), "is not a run directory"),
     ] {
         workspace.write("increment.yaml", pipeline.to_string());

@@ -130,6 +130,11 @@ fn messages_for_config_json() {
             json!({"use_bidirectional_attention": true}),
         ),
         ("a bidirectional model of a causal type", "granite", json!({"is_causal": false})),
+        (
+            "a bound that is not applied",
+            "gemma3_full_linear",
+            json!({"attn_logit_softcapping": 50.0}),
+        ),
         ("Falcon's grouped heads one after the other", "falcon_one_norm", {
             json!({"new_decoder_architecture": true, "parallel_attn": false, "num_ln_in_parallel_attn": 2})
         }),
