@@ -172,7 +172,7 @@ fn scores_that_wait_for_their_selection_can_be_borrowed() {
         assert!(hint.contains("select from its present ones"), "{hint}");
         for command in [&["report", &*run][..], &["diff", &run, "out.run"]] {
             let refused = workspace.longsift(command).expect(3).stderr;
-            assert!(refused.contains("are no longer in"), "{refused}");
+            assert!(refused.contains("/out.run` has replaced "), "{refused}");
         }
         workspace.longsift(borrow).success();
         workspace.longsift(&["verify", &run]).success();

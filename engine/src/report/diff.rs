@@ -14,7 +14,6 @@ use crate::run_directory::facts;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::Manifest;
 use crate::run_directory::pipeline_lock::{self, PipelineLock};
-use crate::run_directory::summary::Summary;
 
 /// Differences between two runs, the first of which is `a`.
 #[derive(Clone, Debug, Serialize)]
@@ -135,8 +134,7 @@ fn counts(directory: &RunDirectory, manifest: &Manifest) -> Result<Map<String, V
     let mut counts = Counts::default();
     manifest.units.iter().for_each(|record| counts.add(&record.counts));
     let mut counts = object(&counts);
-    let summary = manifest.summary.as_ref();
-    let summary: Summary = Manifest::read_record(directory, &directory.summary(), summary)?;
+    let summary = manifest.read_summary(directory)?;
     let selected = ["kept", "rows_kept", "rows_dropped", "windows_kept", "windows_dropped"];
     let summary = object(&summary).into_iter();
     counts.extend(summary.filter(|(name, _)| selected.contains(&&**name)));

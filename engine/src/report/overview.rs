@@ -133,9 +133,8 @@ const MAX_LABELS: usize = 24;
 
 pub(crate) fn read(directory: &RunDirectory, text: bool) -> Result<Overview> {
     let manifest = Manifest::read_finished(directory)?;
-    let (calibration, summary) = (manifest.calibration.as_ref(), manifest.summary.as_ref());
-    let calibration = Manifest::read_record(directory, &directory.calibration(), calibration)?;
-    let summary = Manifest::read_record(directory, &directory.summary(), summary)?;
+    let calibration = manifest.read_calibration(directory)?;
+    let summary = manifest.read_summary(directory)?;
     let scores = manifest.scores_directory(directory)?;
     let options = PlanOptions { offline: true, devices_absent: true, ..PlanOptions::default() };
     let plan = crate::plan::read::plan(&directory.root, &Overrides::default(), options);

@@ -53,23 +53,26 @@ pub fn read(directory: &RunDirectory) -> Result<Status> {
         }
         _ => None,
     };
-    let planned = |key: &str| {
-        let plan: Option<Value> = directory.read_json(&directory.plan())?;
-        Ok::<_, Failure>(plan.and_then(|plan| plan["input"][key].as_u64()))
-    };
-    let (records, units) = match &finished {
-        Some(manifest) => (manifest.units.clone(), Some(manifest.units.len() as u64)),
-        None => (scored_units(&scored)?, planned("work_units")?),
+    let is_finished = finished.is_some();
+    let records = match finished {
+        Some(manifest) => manifest.units,
+        None => scored_units(&scored)?,
     };
     let mut counts = Counts::default();
     for record in &records {
         counts.add(&record.counts);
     }
-    let rows = if finished.is_some() { Some(counts.rows) } else { planned("rows")? };
+    let (units, rows) = if is_finished {
+        (Some(records.len() as u64), Some(counts.rows))
+    } else {
+        let plan: Option<Value> = directory.read_json(&directory.plan())?;
+        let planned = |key: &str| plan.as_ref()?["input"][key].as_u64();
+        (planned("work_units"), planned("rows"))
+    };
     let units_open = scored.journals()?.len() as u64;
     let is_begun =
         !records.is_empty() || units_open > 0 || files::size(&scored.lock_file())?.is_some();
-    let state = match (&holder, finished.is_some(), is_begun) {
+    let state = match (&holder, is_finished, is_begun) {
         (Some(_), ..) => "running",
         (None, ..) if damage.is_some() => "damaged",
         (None, true, _) => "finished",

@@ -149,8 +149,7 @@ pub(crate) fn whatif(
         listed,
     };
     let counted = counter.count()?;
-    let calibration: Calibration =
-        Manifest::read_record(directory, &directory.calibration(), manifest.calibration.as_ref())?;
+    let calibration = manifest.read_calibration(directory)?;
     let mut total = Change::default();
     counted.groups.values().for_each(|group| total.append(group));
     let thresholds = |calibration: &Calibration| -> HashMap<Option<String>, Vec<Option<f64>>> {

@@ -8,10 +8,11 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::calibration::Calibration;
 use super::layout::RunDirectory;
 use super::pipeline_lock::{PipelineLock, read_versioned};
 use super::seal::is_intact;
-use super::summary::TableUse;
+use super::summary::{Summary, TableUse};
 use super::units::{self, Part, UnitRecord};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
@@ -116,11 +117,17 @@ impl Manifest {
         })
     }
 
-    /// Reads a record of the selection, for example its summary. `part`: its entry in the manifest.
-    ///
-    /// # Errors
-    /// The record is missing, or is not the one that was committed.
-    pub fn read_record<T: DeserializeOwned>(
+    /// Reads the summary of the selection; an error if it is missing or was changed.
+    pub fn read_summary(&self, directory: &RunDirectory) -> Result<Summary> {
+        Self::read_record(directory, &directory.summary(), self.summary.as_ref())
+    }
+
+    /// Reads the calibration of the selection; an error if it is missing or was changed.
+    pub fn read_calibration(&self, directory: &RunDirectory) -> Result<Calibration> {
+        Self::read_record(directory, &directory.calibration(), self.calibration.as_ref())
+    }
+
+    fn read_record<T: DeserializeOwned>(
         directory: &RunDirectory,
         path: &Path,
         part: Option<&Part>,
@@ -216,10 +223,10 @@ impl Manifest {
             return Ok(other);
         }
         let message = format!(
-            "{} of {} that this selection was made from are no longer in `{}`",
+            "the run in `{}` has replaced {} of {} that this selection was made from",
+            other.root.display(),
             count(replaced as u64),
-            counted(self.units.len() as u64, "score table"),
-            other.root.display()
+            counted(self.units.len() as u64, "score table")
         );
         Err(Diagnostic::error(Blame::Data, message)
             .hint(

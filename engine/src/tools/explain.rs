@@ -34,9 +34,8 @@ use crate::plan::identity::{Digests, identity, whole_model_digests};
 use crate::report::overview::choice::SelectionSettings;
 use crate::report::page::text;
 use crate::report::passages::{Passage, find_passages};
-use crate::run_directory::calibration::{CalibratedGroup, Calibration};
+use crate::run_directory::calibration::CalibratedGroup;
 use crate::run_directory::layout::RunDirectory;
-use crate::run_directory::manifest::Manifest;
 use crate::run_directory::scores;
 use crate::run_directory::selected::{self, SelectedRow};
 use crate::score::passes;
@@ -437,8 +436,7 @@ fn rank(
 ) -> Result<Option<SelectionOutcome>> {
     let FinishedRun { directory, manifest, scores } = run;
     let choice = SelectionSettings::from_manifest(manifest, scores)?;
-    let calibration: Calibration =
-        Manifest::read_record(directory, &directory.calibration(), manifest.calibration.as_ref())?;
+    let calibration = manifest.read_calibration(directory)?;
     let mut outcome = None;
     for part in manifest.selection.iter().filter(|part| part.path.contains(unit)) {
         selected::read(&directory.root.join(&part.path), |sample| {
