@@ -7,6 +7,7 @@ use arrow_array::UInt32Array;
 use arrow_select::take::take_record_batch;
 use serde_json::Value;
 
+use crate::support::faults::Pause;
 use crate::support::tables::{read_parquet, write_parquet};
 use crate::support::{Pipeline, Workspace, count, files_below};
 
@@ -180,6 +181,50 @@ fn scores_that_wait_for_their_selection_can_be_borrowed() {
     }
 }
 
+/// Number of the last operation of an undisturbed command whose line contains a text.
+fn last(workspace: &Workspace, command: &[&str], matching: &str) -> usize {
+    let undisturbed = Workspace::copy_of(workspace).with_fault(command, None);
+    let operations = undisturbed.operations.iter();
+    operations.filter(|line| line.contains(matching)).count()
+}
+
+#[test]
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+fn borrowed_scores_that_are_replaced_meanwhile_end_the_run() {
+    let before = workspace();
+    let borrow = ["run", "pipeline.yaml", "-q", "--threads", "1", "--set", "output.path=other"];
+    let borrow = [&borrow[..], &["--scores-from", "out.run"]].concat();
+    let write = [&borrow[..], &["--phase", "write", "--shard", "0/1"]].concat();
+    let tables = files_below(&before.path("out.run/scores")).len();
+    let staged = last(&before, &borrow, "rename other/.staging/");
+    let written = last(&before, &write, "rename other/.written/");
+    let other = pipeline(0.25).to_string();
+    let measured = (&other, &["--remeasure", "recurrence"][..]);
+    let shorter = other.replace("window_tokens: 64", "window_tokens: 32");
+    let started_again = (&shorter, &["--fresh"][..]);
+    // The records are read; the tables are read for the selection; everything is written, and nothing is committed.
+    for (command, matching, at, (text, more)) in [
+        (&borrow, "open out.run/scores/", 1, measured),
+        (&borrow, "open out.run/scores/", tables + 1, started_again),
+        (&borrow, "rename other/.staging/", staged, measured),
+        (&write, "rename other/.written/", written, measured),
+    ] {
+        let workspace = Workspace::copy_of(&before);
+        let mut run = workspace.start_paused(command, &Pause { matching, at });
+        run.wait_for_pause();
+        workspace.write("pipeline.yaml", text);
+        workspace.longsift(&[&["run", "pipeline.yaml", "-q"], more].concat()).success();
+        let refused = run.resume().expect(4).stderr;
+        let message = "out.run` were replaced while this run read them: `";
+        assert!(refused.contains(message), "{matching} {at}: {refused}");
+        assert!(refused.contains("hint: run again when no other process uses"), "{refused}");
+        assert!(!workspace.path("other/data").exists(), "{matching} {at}: nothing is committed");
+        assert!(!workspace.path("other.run/manifest.json").exists(), "{matching} {at}");
+        workspace.longsift(&borrow).success();
+        assert_eq!(data(&workspace, "other"), data(&workspace, "out"), "{matching} {at}");
+    }
+}
+
 fn data(workspace: &Workspace, output: &str) -> Vec<String> {
     workspace.hashes(&[&format!("{output}/data")]).into_values().collect()
 }
@@ -232,4 +277,34 @@ fn scores_of_a_file_that_became_older_are_those_of_the_present_file() {
         "{status:#}"
     );
     assert_eq!(status["units_scored"], status["units"], "{status:#}");
+}
+
+#[test]
+fn an_unfinished_run_has_the_units_of_its_last_plan() {
+    let workspace = Workspace::with_three_groups();
+    workspace.write("pipeline.yaml", pipeline(0.125).to_string());
+    let score = |bytes: &str| {
+        let unit = format!("input.unit_bytes={bytes}");
+        workspace
+            .longsift(&["run", "pipeline.yaml", "-q", "--phase", "score", "--set", &unit])
+            .success();
+        let status = json(&workspace, &["status", "out.run"]);
+        assert_eq!(status["units_scored"], status["units"], "{status:#}");
+        let verified = json(&workspace, &["verify", "out.run"]);
+        assert_eq!(verified["rows"], status["rows"], "{verified:#}");
+        status
+    };
+    let [first, other, again] = ["1024", "1048576", "1024"].map(score);
+    assert_ne!(first["units"], other["units"]);
+    assert_eq!(first["counts"], other["counts"], "the same rows");
+    assert_eq!(first, again);
+    // Of another version of the input.
+    let input = workspace.path("input");
+    let file = files_below(&input).remove(0);
+    let kept = workspace.path("kept.parquet");
+    fs::rename(&file, &kept).expect("a file of the input");
+    let fewer = score("1024");
+    assert!(fewer["counts"]["rows"].as_u64() < first["counts"]["rows"].as_u64(), "{fewer:#}");
+    fs::rename(&kept, &file).expect("the file");
+    assert_eq!(score("1024"), first);
 }

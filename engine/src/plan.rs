@@ -143,6 +143,11 @@ impl Plan {
         own.map(|(_, index)| index)
     }
 
+    /// Returns the work units of all shards, in input order.
+    pub fn units_of_all_shards(&self) -> Vec<WorkUnit> {
+        self.dataset.units(self.spec.pipeline.input.unit_bytes, self.options.limit_rows)
+    }
+
     /// Returns the rows that the run (or the shard) processes.
     pub fn rows(&self) -> u64 {
         self.units.iter().map(|unit| unit.rows).sum()

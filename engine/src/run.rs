@@ -34,7 +34,7 @@ use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::run_directory::seal::sealed;
 use crate::run_directory::summary::{DeviceUse, LabelShares, Summary, TableUse};
-use crate::run_directory::units::{self, Part, UnitRecord};
+use crate::run_directory::units::{self, Part, PlannedScores, UnitRecord};
 use crate::score::{reopen, tolerance};
 use crate::select::{self};
 use crate::write::commit::{self};
@@ -228,7 +228,7 @@ impl Run<'_> {
         if options.phase == Phase::Select {
             missing::refuse_missing(plan, &valid, &state.wanted)?;
         }
-        self.write_plan(&self.plan_json(&valid))?;
+        self.write_plan(&self.plan_json(&valid, &state.wanted))?;
         self.write_lock(&lock)?;
         let facts =
             json!({ "units": plan.units.len(), "units_scored": valid.iter().flatten().count() });
@@ -303,8 +303,10 @@ impl Run<'_> {
     ) -> Result<()> {
         let (path, plan) = (self.directory.lock_file(), self.directory.plan());
         let written: Option<Value> = self.directory.read_intact(&plan)?;
-        let now = self.plan_json(valid);
-        let same = |before: &Value| ["settings", "input"].iter().all(|key| before[key] == now[key]);
+        let now = self.plan_json(valid, &lock.identity.fingerprints());
+        let same = |before: &Value| {
+            ["settings", "input", "planned"].iter().all(|key| before[key] == now[key])
+        };
         if !written.as_ref().is_some_and(same) {
             self.write_plan(&now)?;
         }
@@ -318,14 +320,20 @@ impl Run<'_> {
         }
     }
 
-    fn plan_json(&self, valid: &[Option<UnitRecord>]) -> Value {
+    /// Returns the plan of all shards together.
+    fn plan_json(&self, valid: &[Option<UnitRecord>], wanted: &Fingerprints) -> Value {
         let done = CompletedWork {
             units: valid.iter().flatten().count(),
             windows: valid.iter().flatten().map(|record| record.counts.windows).sum(),
             ..CompletedWork::default()
         };
         let (plan, sample) = (self.plan, DocumentSample::default());
-        explain::json(&PlanExplanation { plan, done, sizing: None, sample })
+        let mut json = explain::json(&PlanExplanation { plan, done, sizing: None, sample });
+        let units = plan.units_of_all_shards();
+        json["input"]["rows"] = json!(plan.whole_rows);
+        json["input"]["work_units"] = json!(plan.whole_units);
+        json["planned"] = json!(PlannedScores::new(&plan.dataset, &units, wanted));
+        json
     }
 
     /// Writes the plan, as read by `longsift status` and later runs.

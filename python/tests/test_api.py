@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import pickle
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import bucket
 import longsift
@@ -42,12 +45,12 @@ def test_a_shard_returns_its_counts(pipeline: Path) -> None:
 def test_settings_of_every_type_reach_the_pipeline(pipeline: Path) -> None:
     plan = longsift.plan(
         pipeline,
-        set={"stages.tokenize.bos": 1, "stages.score.within": None, "output.path": "a b: c", "name": "7"},
+        set={"stages.tokenize.bos": 1, "stages.score.within": None, "output.path": "a b: c 𠮷😀", "name": "7"},
         arguments=["--limit=5"],
     )
     settings = plan["settings"]
     assert settings["name"] == "7"
-    assert settings["output"]["path"].endswith("a b: c")
+    assert settings["output"]["path"].endswith("a b: c 𠮷😀")
     assert plan["bos"] == 1
     assert plan["input"]["rows"] == 5
 
@@ -111,6 +114,8 @@ def test_a_pipeline_may_be_a_mapping(pipeline: Path, monkeypatch: pytest.MonkeyP
     summary = longsift.run(content, arguments=["-q"])
     assert summary.status == "done"
     assert longsift.run(pipeline, arguments=["-q"]).status == "nothing_to_do", "the file and the mapping are equivalent"
+    content["output"]["path"] = "𠮷😀"
+    assert longsift.plan(content)["settings"]["output"]["path"].endswith("𠮷😀")
     wrong = longsift.validate({**content, "version": 2})
     assert not wrong["valid"] and "version" in wrong["problems"][0]["message"]
 
@@ -184,6 +189,56 @@ def test_scores_of_changed_files_are_not_read_twice(pipeline: Path) -> None:
     manifest.write_bytes(content)
     after = longsift.run(pipeline, set=units, arguments=["-q"])
     assert longsift.scores(after.run_dir).count_rows() == scores.num_rows
+
+
+def test_scores_of_an_unfinished_run_are_those_of_its_last_plan(pipeline: Path) -> None:
+    from pyarrow import parquet
+
+    path = next((pipeline.parent / "input").glob("*.parquet"))
+    table = parquet.read_table(path)
+    parquet.write_table(table, path, row_group_size=1)
+    small, score = {"input.unit_bytes": 1024}, ["-q", "--phase", "score"]
+    run_dir = pipeline.parent / "out.run"
+    longsift.run(pipeline, set=small, arguments=score)
+    before = longsift.scores(run_dir).to_table()
+    earlier = path.rename(path.with_name("earlier"))
+    parquet.write_table(table.slice(0, 3), path, row_group_size=3)
+    longsift.run(pipeline, set=small, arguments=score)
+    assert longsift.scores(run_dir).count_rows() < before.num_rows
+    earlier.rename(path)
+    longsift.run(pipeline, set=small, arguments=score)
+    assert longsift.scores(run_dir).to_table() == before
+    longsift.run(pipeline, arguments=score)
+    assert longsift.scores(run_dir).to_table() == before, "units of another size"
+    planned = json.loads((run_dir / "plan.json").read_text())["planned"]["units"]
+    units = [run_dir / f"units/{name}.json" for name in planned]
+    unit = max(units, key=lambda path: json.loads(path.read_text())["scores"]["rows"])
+    content = unit.read_bytes()
+    record = json.loads(content)
+    measures = {name: {**measure, "only": {"length": {"min": 9}}} for name, measure in record["measures"].items()}
+    changes: list[dict[str, Any]] = [{"windows": "other"}, {"measures": {}}, {"measures": measures}]
+    for change in changes:
+        unit.write_bytes(sealed({**record, **change}))
+        assert longsift.scores(run_dir).count_rows() < before.num_rows, f"a record with {change}"
+    unit.write_bytes(sealed(record))
+    assert longsift.scores(run_dir).to_table() == before
+    unit.write_bytes(content.replace(b'"first_row"', b'"last_row"'))
+    assert longsift.scores(run_dir).count_rows() < before.num_rows, "a damaged record"
+    unit.write_bytes(content)
+    shutil.copytree(run_dir / "units", run_dir / "fresh/units")
+    shutil.copytree(run_dir / "scores", run_dir / "fresh/scores")
+    shutil.copy(run_dir / "pipeline.lock", run_dir / "fresh")
+    unit.unlink()
+    assert longsift.scores(run_dir).to_table() == before, "those of the fresh start"
+    (run_dir / "plan.json").unlink()
+    with pytest.raises(ValueError, match="plan.json is missing"):
+        longsift.scores(run_dir)
+
+
+def sealed(record: dict[str, Any]) -> bytes:
+    """Returns a record with a digest of its content."""
+    content = json.dumps({key: value for key, value in record.items() if key != "sha256"}, separators=(",", ":"))
+    return f'{content[:-1]},"sha256":"{hashlib.sha256(content.encode()).hexdigest()}"}}'.encode()
 
 
 def test_the_summary_has_every_field_of_its_schema() -> None:
@@ -292,7 +347,8 @@ def test_files_that_changed_since_the_run_are_not_read(pipeline: Path) -> None:
         longsift.kept(run)
     intent.unlink()
     whole = manifest.read_bytes()
-    manifest.write_bytes(b"")
-    with pytest.raises(ValueError, match="is damaged"):
-        longsift.scores(run)
+    for damaged in (b"", whole.replace(b"windows", b"windowz", 1)):
+        manifest.write_bytes(damaged)
+        with pytest.raises(ValueError, match="is damaged"):
+            longsift.scores(run)
     manifest.write_bytes(whole)

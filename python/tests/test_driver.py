@@ -63,3 +63,16 @@ def test_an_error_raised_inside_ray_is_a_failure_of_the_cluster(ray: Any, monkey
         ray.init()
     except RuntimeError as error:
         assert driver.is_cluster_failure(error)
+
+
+@pytest.mark.parametrize(("address", "joined"), [(None, "local"), ("10.0.0.1:6379", "10.0.0.1:6379")])
+def test_a_run_joins_only_the_cluster_that_it_names(
+    ray: Any, monkeypatch: pytest.MonkeyPatch, address: str | None, joined: str
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    addresses: list[str | None] = []
+    ray.init = lambda address=None, **_: addresses.append(address)
+    monkeypatch.setattr(driver, "run_phase", lambda job, phase, kernel=None: (3, None))
+    job: dict[str, Any] = {name: None for name in driver.Job.__annotations__}
+    assert driver.drive(driver.Job(**{**job, "units": 1, "address": address}), sys.stdout) == 3
+    assert addresses == [joined]

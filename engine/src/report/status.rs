@@ -12,9 +12,8 @@ use crate::run_directory::events;
 use crate::run_directory::holder::Holder;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::Manifest;
-use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::run_directory::summary::Summary;
-use crate::run_directory::units::{self, UnitRecord};
+use crate::run_directory::units::{self, PlannedScores};
 use crate::storage::files;
 
 #[derive(Clone, Debug, Serialize)]
@@ -54,9 +53,13 @@ pub fn read(directory: &RunDirectory) -> Result<Status> {
         _ => None,
     };
     let is_finished = finished.is_some();
-    let records = match finished {
-        Some(manifest) => manifest.units,
-        None => scored_units(&scored)?,
+    let records = if let Some(manifest) = finished {
+        manifest.units
+    } else {
+        let planned = PlannedScores::read(directory)?;
+        let mut records = units::records(&scored)?;
+        records.retain(|record| planned.contains(record));
+        records
     };
     let mut counts = Counts::default();
     for record in &records {
@@ -91,16 +94,6 @@ pub fn read(directory: &RunDirectory) -> Result<Status> {
         counts,
         summary: directory.read_json(&directory.summary())?,
     })
-}
-
-/// Reads the records of the units that are scored with the settings of the last run.
-fn scored_units(directory: &RunDirectory) -> Result<Vec<UnitRecord>> {
-    let mut records = units::last_records(directory)?;
-    if let Ok(Some(lock)) = PipelineLock::read(&directory.lock_file()) {
-        let wanted = lock.identity.fingerprints();
-        records.retain(|record| record.serves(&wanted));
-    }
-    Ok(records)
 }
 
 impl fmt::Display for Status {

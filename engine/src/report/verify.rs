@@ -22,7 +22,7 @@ use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::run_directory::seal::is_intact;
 use crate::run_directory::summary::Summary;
 use crate::run_directory::table::Table;
-use crate::run_directory::units::{self, Part, UnitRecord};
+use crate::run_directory::units::{self, Part, PlannedScores, UnitRecord};
 use crate::run_directory::{dropped, scores, selected};
 use crate::spec::{Overrides, Spec};
 use crate::storage::files;
@@ -462,13 +462,13 @@ pub fn verify(directory: &RunDirectory) -> Result<Verification> {
     let mut found = Verification { run_dir: directory.absolute(), ..Verification::default() };
     let held = directory.holder()?;
     if files::size(&directory.intent())?.is_some() && held.is_none() {
-        let message = "a commit was interrupted: the files belong to two selections";
+        let message = "a commit was interrupted: the files may belong to two selections";
         found.find_with(Remedy::Finish, "intent.json", message);
         found.table = "not checked: a commit was interrupted";
         return Ok(found);
     }
     let manifest = Manifest::read_unchecked(directory)?;
-    let read = units::read_all(directory, |_| true)?;
+    let read = units::read_all(directory)?;
     let records = match &manifest {
         Some(manifest) => manifest.units.clone(),
         None => found.records_so_far(directory, &read),
@@ -477,10 +477,14 @@ pub fn verify(directory: &RunDirectory) -> Result<Verification> {
     let mut counts = Counts::default();
     // Scores of another run are checked in that run's directory.
     let scores = manifest.as_ref().map_or(Ok(None), Manifest::other_scores);
-    for record in &records {
-        if manifest.is_none() {
-            found.with_remedy(Remedy::Rebuild, |found| found.unit(directory, record))?;
-        }
+    for record in records.iter().filter(|_| manifest.is_none()) {
+        found.with_remedy(Remedy::Rebuild, |found| found.unit(directory, record))?;
+    }
+    let planned = PlannedScores::read(directory)?;
+    if manifest.is_none() && !records.is_empty() && files::size(&directory.plan())?.is_none() {
+        found.find_with(Remedy::Finish, "plan.json", "it does not exist, so no unit counts");
+    }
+    for record in records.iter().filter(|record| manifest.is_some() || planned.contains(record)) {
         counts.add(&record.counts);
     }
     found.rows = counts.rows;

@@ -73,8 +73,10 @@ pub fn done(plan: &Plan) -> Result<CompletedWork> {
         None => plan.directory.clone(),
     };
     if plan.options.shard.is_none() {
-        commit::read_intent(&plan.directory)?;
-        refuse_foreign_data(&plan.directory, &data_files(&plan.directory, false)?, false)?;
+        // A run finishes a commit that was interrupted before it looks at the data.
+        if commit::read_intent(&plan.directory)?.is_none() {
+            refuse_foreign_data(&plan.directory, &data_files(&plan.directory, false)?, false)?;
+        }
         card_name(plan)?;
         refuse_unreadable_input(plan)?;
     }

@@ -33,10 +33,7 @@ impl Run<'_> {
         }
         let lock = state.lock;
         self.write_shared_lock(&lock, before.as_ref(), !options.remeasure.is_empty())?;
-        // The plan of all shards together, for `longsift status` and the selection.
-        let mut whole = self.plan_json(&[]);
-        whole["input"]["rows"] = json!(plan.whole_rows);
-        whole["input"]["work_units"] = json!(plan.whole_units);
+        let mut whole = self.plan_json(&[], &wanted);
         whole["shards"] = json!(shard.count);
         self.write_plan(&whole)?;
         reopen::reopen_for_measures(plan, directory, &valid, &wanted, false)?;

@@ -162,7 +162,7 @@ impl Identity {
 }
 
 /// Fingerprints of windows and measures, which decide whether existing statistics can be reused.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fingerprints {
     pub windows: String,
     /// Fingerprint of each stage that processes documents, by name. Included in `windows`.

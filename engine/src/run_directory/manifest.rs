@@ -153,7 +153,7 @@ impl Manifest {
     pub fn read_finished(directory: &RunDirectory) -> Result<Self> {
         if files::size(&directory.intent())?.is_some() {
             let message = format!(
-                "a commit in `{}` is unfinished: its files belong to two selections",
+                "a commit in `{}` is unfinished: its files may belong to two selections",
                 directory.root.display()
             );
             let hint =
@@ -190,7 +190,7 @@ impl Manifest {
         }
         let selected: HashSet<String> = self.units.iter().map(UnitRecord::digest).collect();
         let committed = files::stamp(&directory.manifest())?.map(|stamp| stamp.modified_ns);
-        for (path, record) in units::read_all(directory, |_| true)? {
+        for (path, record) in units::read_all(directory)? {
             // With `--scores-from`, the run's own earlier scores may be there as well.
             let is_later = self.scores_from().is_none()
                 || files::stamp(&path)?.map(|stamp| stamp.modified_ns) > committed;
@@ -213,7 +213,7 @@ impl Manifest {
     pub fn scores_directory(&self, own: &RunDirectory) -> Result<RunDirectory> {
         let Some(other) = self.other_scores()? else { return Ok(own.clone()) };
         let selected = Self::read(&other)?.map(|manifest| manifest.units).unwrap_or_default();
-        let now = units::records(&other, |_| true)?;
+        let now = units::records(&other)?;
         let tables =
             selected.iter().chain(&now).map(|record| (&record.scores.path, &record.scores.sha256));
         let tables: HashSet<_> = tables.collect();

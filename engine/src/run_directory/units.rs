@@ -1,6 +1,6 @@
 //! Records of scored work units: a unit counts once its record exists.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -206,6 +206,39 @@ impl UnitRecord {
     }
 }
 
+/// Planned units, the versions of their input and the settings of their scores, in `plan.json`. Before the first selection, only
+/// records that match it count: those of earlier input or settings may exist as well.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedScores {
+    /// Fingerprints of windows and measures.
+    pub scores: Fingerprints,
+    /// Input of each planned unit, by name.
+    pub units: BTreeMap<String, InputIdentity>,
+}
+
+impl PlannedScores {
+    pub fn new(dataset: &Dataset, units: &[WorkUnit], wanted: &Fingerprints) -> Self {
+        let units = units.iter().map(|unit| (unit.name(), identity(dataset, unit)));
+        Self { scores: wanted.clone(), units: units.collect() }
+    }
+
+    /// Reads the plan of the last run; no units if it is missing or damaged.
+    pub fn read(directory: &RunDirectory) -> Result<Self> {
+        let plan: Option<WithPlannedScores> = directory.read_intact(&directory.plan())?;
+        Ok(plan.map(|plan| plan.planned).unwrap_or_default())
+    }
+
+    /// Whether a record is that of a planned unit and has the planned statistics.
+    pub fn contains(&self, record: &UnitRecord) -> bool {
+        self.units.get(&record.unit) == Some(&record.input) && record.serves(&self.scores)
+    }
+}
+
+#[derive(Deserialize)]
+struct WithPlannedScores {
+    planned: PlannedScores,
+}
+
 /// Suffix of the names of new files as long as a committed selection needs the old ones. The next commit renames them.
 pub(super) const NEXT: &str = "-next";
 
@@ -326,46 +359,17 @@ pub fn remove_unlisted_files<'r>(
     Ok(files.iter().try_for_each(|path| files::remove_file(path))?)
 }
 
-/// Reads the records of the units whose names satisfy `wanted`; skips records that are damaged.
-pub fn records(directory: &RunDirectory, wanted: impl Fn(&str) -> bool) -> Result<Vec<UnitRecord>> {
-    Ok(read_all(directory, wanted)?.into_iter().filter_map(|(_, record)| record).collect())
+/// Reads the records of units; skips records that are damaged.
+pub fn records(directory: &RunDirectory) -> Result<Vec<UnitRecord>> {
+    Ok(read_all(directory)?.into_iter().filter_map(|(_, record)| record).collect())
 }
 
-/// Reads records of different rows, of the version of each input file that was scored last. After a change of a file or of the
-/// size of units, records of both exist until the next selection; the later ones count.
-pub fn last_records(directory: &RunDirectory) -> Result<Vec<UnitRecord>> {
-    let mut dated = Vec::new();
-    for (path, record) in read_all(directory, |_| true)? {
-        let written = files::stamp(&path)?.map(|stamp| stamp.modified_ns);
-        dated.extend(record.map(|record| (written, record)));
-    }
-    dated.sort_by_key(|(written, _)| std::cmp::Reverse(*written));
-    let mut versions: HashMap<String, InputIdentity> = HashMap::new();
-    let mut different: BTreeMap<(String, u64), UnitRecord> = BTreeMap::new();
-    for (_, record) in dated {
-        let version = versions.entry(record.file.clone()).or_insert_with(|| record.input.clone());
-        let end = record.first_row + record.counts.rows;
-        let before = different.range(..(record.file.clone(), end)).next_back();
-        let overlaps = before.is_some_and(|((file, first), other)| {
-            *file == record.file && record.first_row < first + other.counts.rows
-        });
-        if *version == record.input && !overlaps {
-            different.insert((record.file.clone(), record.first_row), record);
-        }
-    }
-    Ok(different.into_values().collect())
-}
-
-/// Reads the records of the units whose names satisfy `wanted`, each with its path; `None` for records that are damaged.
-pub fn read_all(
-    directory: &RunDirectory,
-    wanted: impl Fn(&str) -> bool,
-) -> Result<Vec<(PathBuf, Option<UnitRecord>)>> {
+/// Reads the records of units, each with its path; `None` for records that are damaged.
+pub fn read_all(directory: &RunDirectory) -> Result<Vec<(PathBuf, Option<UnitRecord>)>> {
     let mut paths = files::list_if_present(&directory.units())?;
+    // A temporary name that could not be removed is a second name of a valid record.
     paths.retain(|path| {
-        let name = path.file_stem().and_then(|stem| stem.to_str());
-        // A temporary name that could not be removed is a second name of a valid record.
-        name.filter(|name| !name.starts_with('.')).is_some_and(&wanted)
+        path.file_name().is_some_and(|name| !name.as_encoded_bytes().starts_with(b"."))
     });
     let read = parallel::in_order(paths.len(), directory.concurrency(1), |index| {
         read(directory, &paths[index])
@@ -429,7 +433,6 @@ mod tests {
         let record = sealed(&record).to_string();
         std::fs::write(&path, &record).unwrap();
         std::fs::write(path.with_file_name(".tmp-1-0-u.json"), &record).unwrap();
-        assert_eq!(records(&directory, |_| true).unwrap().len(), 1, "the record itself");
-        assert_eq!(records(&directory, |unit| unit != "u").unwrap(), Vec::new());
+        assert_eq!(records(&directory).unwrap().len(), 1, "the record itself");
     }
 }

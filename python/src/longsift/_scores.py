@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import bisect
+import hashlib
 import json
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,15 +26,24 @@ def _manifest(files: Any, root: str) -> dict[str, Any]:
     from pyarrow import fs
 
     if files.get_file_info(f"{root}/intent.json").type != fs.FileType.NotFound:
-        raise ValueError(f"a commit in {root} is unfinished: its files belong to two selections; run the pipeline again")
+        raise ValueError(f"a commit in {root} is unfinished: its files may belong to two selections; run the pipeline again")
     path = f"{root}/manifest.json"
-    found: dict[str, Any] = {}
-    if files.get_file_info(path).type != fs.FileType.NotFound:
-        try:
-            found = json.loads(files.open_input_stream(path).read())
-        except ValueError as error:
-            raise ValueError(f"the manifest {path} is damaged; `longsift verify` shows what to do") from error
+    if files.get_file_info(path).type == fs.FileType.NotFound:
+        return {}
+    found = _read_intact(files, path)
+    if not found:
+        raise ValueError(f"the manifest {path} is damaged; `longsift verify` shows what to do")
     return found
+
+
+def _read_intact(files: Any, path: str) -> dict[str, Any]:
+    """Reads a record; empty if it does not match the digest of its content, its last key."""
+    content = files.open_input_stream(path).read()
+    compact = re.sub(rb'("(?:\\.|[^"\\])*")|\s+', lambda match: match[1] or b"", content)
+    body, separator, seal = compact.rpartition(b',"sha256":"')
+    is_intact = separator and seal == hashlib.sha256(body + b"}").hexdigest().encode() + b'"}'
+    record: dict[str, Any] = json.loads(content) if is_intact else {}
+    return record
 
 
 def scores(run_dir: str | os.PathLike[str]) -> Dataset:
@@ -46,21 +56,29 @@ def scores(run_dir: str | os.PathLike[str]) -> Dataset:
     """
     from pyarrow import dataset
 
+    from pyarrow import fs
+
     files, root, address = _opened(run_dir)
+    scored = root
     if manifest := _manifest(files, root):
         records = manifest["units"]
         if other := (manifest["lock"].get("recorded") or {}).get("scores_from"):
-            files, root, address = _opened(other)
-            now = _unit_records(files, root) + (_manifest(files, root) or {"units": []})["units"]
+            files, scored, address = _opened(other)
+            now = _unit_records(files, scored) + (_manifest(files, scored) or {"units": []})["units"]
             tables = {(record["scores"]["path"], record["scores"]["sha256"]) for record in now}
             if changed := sum((record["scores"]["path"], record["scores"]["sha256"]) not in tables for record in records):
                 raise ValueError(f"{changed} of {len(records)} work units of {address} were scored again, or their records are gone: run the pipeline again")
     else:
-        records = _without_overlaps(_unit_records(files, root))
+        if files.get_file_info(f"{root}/fresh/pipeline.lock").type != fs.FileType.NotFound:
+            scored = f"{root}/fresh"
+        records = _unit_records(files, scored)
+        records = _planned(files, root, records) if records else []
+    if not records and manifest:
+        raise FileNotFoundError(f"the run in {address} has no scores: its input has no rows")
     if not records:
         raise FileNotFoundError(f"no work unit of {address} is scored; it is not a run directory, or no unit is finished yet")
     parts = [record["scores"] for record in sorted(records, key=_position)]
-    return dataset.dataset(_checked(files, root, parts), format="parquet", filesystem=files)
+    return dataset.dataset(_checked(files, scored, parts), format="parquet", filesystem=files)
 
 
 def _checked(files: Any, folder: str, parts: list[dict[str, Any]]) -> list[str]:
@@ -73,29 +91,55 @@ def _checked(files: Any, folder: str, parts: list[dict[str, Any]]) -> list[str]:
 
 
 def _unit_records(files: Any, root: str) -> list[dict[str, Any]]:
-    """Reads the records of the committed work units, in the order in which they were written."""
+    """Reads the records of the committed work units; skips damaged ones, which the next run scores again."""
     from pyarrow import fs
 
     found = files.get_file_info(fs.FileSelector(f"{root}/units", allow_not_found=True))
     names = [unit for unit in found if unit.base_name[0] != "." and unit.base_name.endswith(".json")]
-    names.sort(key=lambda unit: unit.mtime_ns or 0)
-    records = [(unit.base_name, json.loads(files.open_input_stream(unit.path).read())) for unit in names]
-    return [record for name, record in records if name == f"{record['unit']}.json"]
+    records = [(unit.base_name, _read_intact(files, unit.path)) for unit in names]
+    return [record for name, record in records if record and name == f"{record['unit']}.json"]
 
 
-def _without_overlaps(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns records of different rows, of the version of each input file that was scored last. Files and the size of units
-    may have changed during an unfinished run; `records` is in the order in which they were written."""
-    versions: dict[str, dict[str, Any]] = {}
-    kept: dict[str, list[tuple[int, dict[str, Any]]]] = {}
-    for record in reversed(records):
-        units = kept.setdefault(record["file"], [])
-        after = bisect.bisect_left(units, record["first_row"] + record["counts"]["rows"], key=lambda unit: unit[0])
-        before = units[after - 1][1] if after else None
-        overlaps = before and record["first_row"] < before["first_row"] + before["counts"]["rows"]
-        if versions.setdefault(record["file"], record["input"]) == record["input"] and not overlaps:
-            units.insert(after, (record["first_row"], record))
-    return [record for units in kept.values() for _, record in units]
+def _planned(files: Any, root: str, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the records with the input and the settings of the last run; an unfinished run may have left others."""
+    from pyarrow import fs
+
+    path = f"{root}/plan.json"
+    exists = files.get_file_info(path).type != fs.FileType.NotFound
+    planned = (_read_intact(files, path) if exists else {}).get("planned")
+    if not planned:
+        raise ValueError(f"the plan {path} is missing or damaged; run the pipeline again")
+    windows, wanted = planned["scores"]["windows"], planned["scores"]["measures"]
+
+    def is_planned(record: dict[str, Any]) -> bool:
+        measures = record["measures"]
+        has_statistics = all(
+            name in measures and _has_statistics(measures[name], measure) for name, measure in wanted.items()
+        )
+        others = [measure for name, measure in measures.items() if name not in wanted]
+        is_current = planned["units"].get(record["unit"]) == record["input"] and record["windows"] == windows
+        return is_current and has_statistics and not any(measure["quarantined"] for measure in others)
+
+    return [record for record in records if is_planned(record)]
+
+
+def _has_statistics(own: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    """Whether a measure has all wanted statistics of a work unit, possibly for more windows than wanted."""
+    is_same = own["fingerprint"] == wanted["fingerprint"] and not own.get("incomplete")
+    return is_same and _no_stricter(own.get("only", {}), wanted.get("only", {}))
+
+
+def _no_stricter(bounds: dict[str, Any], others: dict[str, Any]) -> bool:
+    """Whether all windows that pass the bounds `others` pass `bounds`, each `{min, max, of, only, merge}` by statistic."""
+
+    def is_no_stricter(own: dict[str, Any], other: dict[str, Any]) -> bool:
+        low, high = own.get("min"), own.get("max")
+        reaches = low is None or (other.get("min") is not None and low <= other["min"])
+        reaches = reaches and (high is None or (other.get("max") is not None and high >= other["max"]))
+        same = all(own.get(key) == other.get(key) for key in ("of", "merge"))
+        return reaches and same and _no_stricter(own.get("only") or {}, other.get("only") or {})
+
+    return all(name in others and is_no_stricter(own, others[name]) for name, own in bounds.items())
 
 
 def _position(record: dict[str, Any]) -> tuple[bytes, int]:
