@@ -11,10 +11,13 @@ use super::config::ModelConfig;
 use super::formats::{self, Finder, LocatedTensor, Method};
 use super::problem::{ModelProblem, listed, with_remedies};
 use super::spec::AttentionSpec;
-use super::stored::{StoredTensors, WeightSource};
+use super::stored::{StoredTensor, StoredTensors, WeightSource};
 use super::tensors::NeededTensor;
 use super::unread::{self, ReadScope};
 use crate::contract::sha256;
+
+/// Bytes per read when tensors are compared.
+const PIECE_BYTES: usize = 1 << 20;
 
 /// A model folder whose `config.json` and weight headers have been read and agree. No weights have been read.
 #[derive(Debug)]
@@ -121,11 +124,14 @@ pub(crate) fn locate_parts(
 ) -> Result<Vec<Vec<LocatedTensor>>, Vec<ModelProblem>> {
     let (method, mut tensors) = stored(config)?;
     let mut finder = finder(config, &method, &mut tensors);
-    let parts = needed.into_iter().map(|group| finder.find_all(group)).collect();
+    let parts: Vec<Vec<_>> = needed.into_iter().map(|group| finder.find_all(group)).collect();
     let (mut missing, mut problems) = finder.finish();
     // Unread tensors are checked only if everything else could be read.
     if missing.is_empty() && problems.is_empty() {
         problems.extend(unread::check(config, &tensors, reads));
+    }
+    if missing.is_empty() && problems.is_empty() && head.is_none() {
+        problems.extend(other_head(&parts, &mut tensors, reads));
     }
     // Queries, keys and values may share one tensor.
     missing.dedup();
@@ -141,6 +147,55 @@ pub(crate) fn locate_parts(
         problems.insert(0, problem);
     }
     if problems.is_empty() { Ok(parts) } else { Err(problems) }
+}
+
+/// Returns the problem if the checkpoint of a model whose head is the embedding has a head that differs from it. Versions of the
+/// transformers library disagree which of them counts.
+fn other_head(
+    parts: &[Vec<LocatedTensor>],
+    tensors: &mut StoredTensors,
+    reads: ReadScope,
+) -> Option<ModelProblem> {
+    if !matches!(reads, ReadScope::Layers { above: true, .. }) {
+        return None;
+    }
+    let embedding = parts.first()?.first()?;
+    let heads = ["lm_head.weight", "language_model.lm_head.weight", "embed_out.weight"];
+    let head = heads.into_iter().find(|name| tensors.contains(name))?;
+    let [embedding] = &embedding.stored[..] else { return None };
+    let head = tensors.find(head).filter(|head| head.name != embedding.name)?;
+    match have_same_bytes(embedding, &head) {
+        Ok(true) => None,
+        Ok(false) => {
+            let message = format!(
+                "the checkpoint has `{}`, which differs from `{}`, but config.json ties both (`tie_word_embeddings`)",
+                head.name, embedding.name
+            );
+            Some(ModelProblem::checkpoint(message).with_hint(
+                "set `tie_word_embeddings` to false in config.json if the model has its own head; otherwise remove the tensor",
+            ))
+        }
+        Err(problem) => Some(problem),
+    }
+}
+
+fn have_same_bytes(a: &StoredTensor, b: &StoredTensor) -> Result<bool, ModelProblem> {
+    if a.entry.dtype != b.entry.dtype || a.entry.shape != b.entry.shape {
+        return Ok(false);
+    }
+    let (mut from_a, mut from_b) = (a.shard.reader()?, b.shard.reader()?);
+    let length = a.entry.byte_length();
+    let mut buffers = [vec![0; PIECE_BYTES], vec![0; PIECE_BYTES]];
+    for offset in (0..length).step_by(PIECE_BYTES) {
+        let piece = PIECE_BYTES.min((length - offset) as usize);
+        let [in_a, in_b] = buffers.each_mut().map(|buffer| &mut buffer[..piece]);
+        from_a.read(&a.entry, offset, in_a)?;
+        from_b.read(&b.entry, offset, in_b)?;
+        if in_a != in_b {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Locates every required tensor, with the interpretation of `config.json` that fits them.
@@ -160,7 +215,8 @@ pub(crate) fn locate(
     };
     let mut finder = finder(&config, method, tensors);
     let parts = finder.find_all(needed(&config));
-    let warnings = ignored_biases(&config, &finder);
+    let mut warnings = ignored_biases(&config, &finder);
+    warnings.extend_from_slice(config.warnings());
     let (missing, mut problems) = finder.finish();
     if !missing.is_empty() {
         return Err(vec![missing_tensors(&config, missing)]);

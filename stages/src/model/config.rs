@@ -13,7 +13,7 @@ use super::folder_files::{
     file_names, is_pickled, is_safetensors, json_object, read_small_file, tokenizer_config,
 };
 use super::formats::Architecture;
-use super::gguf_config::{self, StatedNumber};
+use super::gguf_config::{self, Stated};
 use super::model_files::ModelFiles;
 use super::problem::{ModelProblem, with_remedies};
 use super::rope::RopeSpec;
@@ -108,8 +108,7 @@ impl ModelConfig {
             ));
         }
         if let Some(spec) = spec.filter(|_| fields.is_clean()) {
-            let contradictions =
-                files.stated.iter().filter_map(|stated| stated.contradiction(spec, rope_theta));
+            let contradictions = files.stated.contradictions(spec, rope_theta);
             contradictions.for_each(|problem| fields.note(problem));
         }
         match (first, problems.into_inner()) {
@@ -236,6 +235,15 @@ impl ModelConfig {
             || names().iter().any(|name| is_safetensors(name) || is_pickled(name))
     }
 
+    /// Returns the number of layers after the last one that predict further tokens during training.
+    pub(crate) fn prediction_layers(&self) -> u64 {
+        self.map.get("num_nextn_predict_layers").and_then(Value::as_u64).unwrap_or(0)
+    }
+
+    pub(crate) fn warnings(&self) -> &[String] {
+        &self.files.warnings
+    }
+
     pub(crate) fn gguf(&self) -> Option<(&[String], &'static Architecture)> {
         self.files.gguf.as_ref().map(|(files, architecture)| (files.as_slice(), *architecture))
     }
@@ -248,8 +256,10 @@ struct WeightFiles {
     gguf: Option<(Vec<String>, &'static Architecture)>,
     /// Whether the settings are those of a GGUF file's header, in the absence of config.json.
     from_header: bool,
-    /// Numbers stated by the GGUF file's header.
-    stated: Vec<StatedNumber>,
+    /// Numbers and rope scaling of the GGUF file's header.
+    stated: Stated,
+    /// Entries of the GGUF file's header that nothing describes.
+    warnings: Vec<String>,
 }
 
 fn open_files(path: &Path) -> Result<(WeightFiles, Vec<u8>), ModelProblem> {
@@ -258,7 +268,13 @@ fn open_files(path: &Path) -> Result<(WeightFiles, Vec<u8>), ModelProblem> {
     let Some(first) = gguf.first() else {
         let bytes = read_small_file(&path, MAX_CONFIG_BYTES)?;
         return Ok((
-            WeightFiles { folder, gguf: None, from_header: false, stated: Vec::new() },
+            WeightFiles {
+                folder,
+                gguf: None,
+                from_header: false,
+                stated: Stated::default(),
+                warnings: vec![],
+            },
             bytes,
         ));
     };
@@ -270,8 +286,10 @@ fn open_files(path: &Path) -> Result<(WeightFiles, Vec<u8>), ModelProblem> {
     } else {
         read_small_file(&path, MAX_CONFIG_BYTES)?
     };
-    let stated = gguf_config::stated(&shard, architecture);
-    Ok((WeightFiles { folder, gguf: Some((gguf, architecture)), from_header, stated }, bytes))
+    let stated = gguf_config::stated(&shard, architecture)?;
+    let warnings = gguf_config::warnings(&shard, architecture);
+    let gguf = Some((gguf, architecture));
+    Ok((WeightFiles { folder, gguf, from_header, stated, warnings }, bytes))
 }
 
 impl WeightFiles {

@@ -104,6 +104,19 @@ impl<'a> Fields<'a> {
         self.optional_size(name, max).unwrap_or(1)
     }
 
+    /// Notes a contradiction if several of the keys, names of one number, are present with different values.
+    pub(crate) fn check_agreement(&self, names: &[&str]) {
+        let mut present = names.iter().filter_map(|name| Some((name, self.value(name)?)));
+        let Some((name, value)) = present.next() else { return };
+        let other = present.find(|(_, other)| other.as_f64() != value.as_f64());
+        if let Some((other_name, other)) = other {
+            self.contradict(format!(
+                "{} has `{name}` {value} and `{other_name}` {other}, two names of one number",
+                self.location
+            ));
+        }
+    }
+
     /// Returns a size under the first of several keys that is present; otherwise the default, or notes a problem.
     pub(crate) fn first_size(&self, names: &[&str], max: u64, default: Option<u64>) -> u64 {
         let name = names.iter().find(|name| self.value(name).is_some());
@@ -144,7 +157,9 @@ impl<'a> Fields<'a> {
         self.optional_positive(name).unwrap_or(1.0)
     }
 
+    /// Returns a flag. A `null` counts as false, as a condition in Python does.
     pub(crate) fn flag(&self, name: &str, default: bool) -> bool {
+        let default = default && !self.contains(name);
         self.optional(name, "true or false", Value::as_bool).unwrap_or(default)
     }
 

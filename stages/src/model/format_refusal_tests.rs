@@ -14,6 +14,7 @@ use super::refusal_tests::shown;
 use super::tensors::TensorRole;
 use super::*;
 use crate::load_partial_model::Precision;
+use crate::model::rope::RopeScaling;
 
 /// A case's folder with modified tensors and settings.
 struct Changed {
@@ -362,14 +363,18 @@ fn unsupported_gguf_entries_are_refused_by_name() {
         problems.iter().map(|problem| problem.message.as_str()).collect::<Vec<_>>().join("; ")
     };
     let case = "gguf_q8_0_q4_0_q4_1";
-    let rotated = |count: u32| {
-        [b"llama.rope.dimension_count".as_slice(), &4u32.to_le_bytes(), &count.to_le_bytes()]
-            .concat()
+    let rotated = |family: &str, count: u32| {
+        let key = format!("{family}.rope.dimension_count");
+        [key.as_bytes(), &4u32.to_le_bytes(), &count.to_le_bytes()].concat()
     };
     for (message, part) in [
         (
-            changed(case, &rotated(16), &rotated(8)),
+            changed(case, &rotated("llama", 16), &rotated("llama", 8)),
             "states `llama.rope.dimension_count` 8, but the `llama` model would be scored with 16",
+        ),
+        (
+            changed("gguf_qwen2_yarn", &rotated("qwen2", 16), &rotated("qwen2", 8)),
+            "states `qwen2.rope.dimension_count` 8, but the `qwen2` model would be scored with 16",
         ),
         (
             changed(case, b"layer_norm_rms_epsilon", b"layer_norm_rms_epsilom"),
@@ -388,6 +393,57 @@ fn unsupported_gguf_entries_are_refused_by_name() {
     }
 }
 
+#[test]
+fn unexpected_tensors_of_a_gguf_file_are_refused_by_name() {
+    let with_tensor = |name: &str| {
+        let folder = gguf("gguf_q8_0_q4_0_q4_1");
+        let path = folder.path().join("model.gguf");
+        let mut file = fs::read(&path).unwrap();
+        add_gguf_tensor(&mut file, name);
+        fs::write(&path, file).unwrap();
+        ModelFolder::open(folder.path(), None).map(|_| ())
+    };
+    for name in [
+        "blk.0.attn_norm.bias",
+        "blk.0.attn_q.scale",
+        "blk.0.attn_sinks.weight",
+        "position_embd.weight",
+        "token_embd_norm.weight",
+        "anything.weight",
+    ] {
+        let problems = with_tensor(name).unwrap_err();
+        assert!(
+            problems[0].message.contains(&format!("has `{name}`, which a `llama` model")),
+            "{problems:?}"
+        );
+    }
+    // Tensors that are used later.
+    for name in [
+        "blk.0.attn_v.bias",
+        "blk.0.attn_output.weight",
+        "blk.0.ffn_norm.weight",
+        "output.weight",
+        "output_norm.weight",
+    ] {
+        with_tensor(name).expect(name);
+    }
+}
+
+/// Adds a tensor without bytes, of an unknown type, and a text that keeps the others at multiples of the alignment.
+fn add_gguf_tensor(file: &mut Vec<u8>, name: &str) {
+    let text = |text: &str| [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat();
+    let sizes = [&[1, 0, 0, 0][..], &[0; 8], &[99, 0, 0, 0], &[0; 8]].concat();
+    let tensor = [text(name), sizes].concat();
+    let first = text("token_embd.weight");
+    let index = file.windows(first.len()).position(|window| window == first).unwrap();
+    let filler = (tensor.len() + 24).next_multiple_of(32) - tensor.len() - 24;
+    file.splice(index..index, tensor);
+    file[8] += 1;
+    let filler = [&(filler as u64).to_le_bytes(), &vec![b' '; filler][..]].concat();
+    file.splice(24..24, gguf_entry("fill", 8, &filler));
+    file[16] += 1;
+}
+
 fn gguf_entry(key: &str, kind: u32, value: &[u8]) -> Vec<u8> {
     [&(key.len() as u64).to_le_bytes(), key.as_bytes(), &kind.to_le_bytes(), value].concat()
 }
@@ -402,20 +458,63 @@ fn add_gguf_entry(file: &mut Vec<u8>, key: &str, kind: u32, value: &[u8]) {
 }
 
 #[test]
-fn frequency_factors_of_a_gguf_file_contradict_a_config_without_scaling() {
+fn a_rope_scaling_that_config_json_contradicts_is_refused() {
     let folder = gguf("gguf_llama_frequencies");
     let own = ModelFolder::open(folder.path(), None).unwrap();
     let spec = own.spec();
-    let config = json!({
-        "model_type": "llama", "hidden_size": spec.hidden_size, "num_attention_heads": spec.query_heads,
-        "num_key_value_heads": spec.key_heads, "head_dim": spec.head_dim, "num_hidden_layers": spec.layers,
-        "vocab_size": spec.vocabulary_size, "rms_norm_eps": spec.norm.eps(),
-        "rope_theta": spec.rope.as_ref().map(|rope| rope.theta),
-    });
-    fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
-    let problems = ModelFolder::open(folder.path(), None).unwrap_err();
-    let message = "has the tensor `rope_freqs.weight`, but config.json does not scale";
-    assert!(problems[0].message.contains(message), "{problems:?}");
+    let opened_with = |scaling: Value| {
+        let config = json!({
+            "model_type": "llama", "hidden_size": spec.hidden_size, "num_attention_heads": spec.query_heads,
+            "num_key_value_heads": spec.key_heads, "head_dim": spec.head_dim, "num_hidden_layers": spec.layers,
+            "vocab_size": spec.vocabulary_size, "rms_norm_eps": spec.norm.eps(),
+            "rope_theta": spec.rope.as_ref().map(|rope| rope.theta), "rope_scaling": scaling,
+        });
+        fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+        ModelFolder::open(folder.path(), None)
+            .map_or_else(|problems| problems[0].message.clone(), |_| "no problem".to_owned())
+    };
+    let RopeScaling::LongRope { short_factors: own, .. } = &spec.rope.as_ref().unwrap().scaling
+    else {
+        panic!()
+    };
+    let factors = |factors: &[f64]| {
+        json!({"rope_type": "longrope", "short_factor": factors, "long_factor": factors, "factor": 1.0,
+            "attention_factor": 1.0})
+    };
+    let doubled: Vec<f64> = own.iter().map(|factor| 2.0 * factor).collect();
+    for (scaling, part) in [
+        (factors(own), "no problem"),
+        (factors(&doubled), "`rope_freqs.weight` of the GGUF file has other factors"),
+        (Value::Null, "scales the rotary embedding in the way `by frequency`"),
+        (json!({"rope_type": "linear", "factor": 4.0}), "would be scored with `linear`"),
+    ] {
+        let message = opened_with(scaling);
+        assert!(message.contains(part), "{part}: {message}");
+    }
+}
+
+#[test]
+fn entries_of_a_gguf_file_that_nothing_describes_are_named() {
+    let folder = gguf("gguf_llama_bias_config");
+    let path = folder.path().join("model.gguf");
+    let file = fs::read(&path).unwrap();
+    let new_warnings = |name: &str, value: f32| {
+        let open = || ModelFolder::open(folder.path(), None).unwrap().warnings().to_vec();
+        fs::write(&path, &file).unwrap();
+        let before = open();
+        let mut file = file.clone();
+        add_gguf_entry(&mut file, &format!("llama.{name}"), 6, &value.to_le_bytes());
+        fs::write(&path, file).unwrap();
+        open().into_iter().filter(|name| !before.contains(name)).collect::<Vec<_>>()
+    };
+    for name in ["attention.focus", "general_focus"] {
+        let new = new_warnings(name, 2.0);
+        assert!(new.len() == 1 && new[0].contains(&format!("`llama.{name}`")), "{new:?}");
+        assert_eq!(new_warnings(name, 0.0), [""; 0], "without effect");
+    }
+    for name in ["attention.q_lora_rank", "ssm.group_count", "expert_groups"] {
+        assert_eq!(new_warnings(name, 2.0), [""; 0], "{name}");
+    }
 }
 
 #[test]
@@ -438,15 +537,8 @@ fn gguf_files_that_are_not_causal_models_or_contradict_themselves_are_refused() 
         let entry = |number: u32| gguf_entry(&format!("llama.{name}"), 4, &number.to_le_bytes());
         opened(&|file| replace_all(file, &entry(from), &entry(to)))
     };
-    // A tensor without bytes: its type is unknown.
-    let with_another_layer = opened(&|file| {
-        let tensor = [text("blk.3.ffn_gate_shared_exp.weight"), vec![1, 0, 0, 0]].concat();
-        let tensor = [tensor, vec![0; 8], vec![99, 0, 0, 0], vec![0; 8]].concat();
-        let first = text("token_embd.weight");
-        let index = file.windows(first.len()).position(|window| window == first).unwrap();
-        file.splice(index..index, tensor);
-        file[8] += 1;
-    });
+    let with_another_layer =
+        opened(&|file| add_gguf_tensor(file, "blk.3.ffn_gate_shared_exp.weight"));
     let with_three_tokens = opened(&|file| {
         replace_all(file, b"tokenizer.ggml.tokens", b"tokenizer.ggml.others");
         let list = [&[0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0][..], &[1, 2, 3]].concat();
@@ -458,9 +550,13 @@ fn gguf_files_that_are_not_causal_models_or_contradict_themselves_are_refused() 
         })
     };
     for (name, scored) in [
+        ("attention.clamp_kqv", "would be scored with 0"),
+        ("attention.layer_norm_epsilon", "would be scored with 0."),
         ("attn_logit_softcapping", "would be scored with 0"),
         ("embedding_scale", "would be scored with 1"),
         ("rope.scaling.factor", "would be scored with 4"),
+        ("rope.scaling.yarn_beta_slow", "would be scored with 1"),
+        ("rope.scaling.attn_factor", "would be scored with 1"),
         ("attention.scale", "would be scored with 0."),
     ] {
         let refused = with_float(name, 3.0);
@@ -497,7 +593,7 @@ fn gguf_files_that_are_not_causal_models_or_contradict_themselves_are_refused() 
 
 #[test]
 fn rope_scaling_of_gguf_entries_follows_llama_cpp_or_is_refused() {
-    use crate::model::rope::RopeScaling::{Default, Linear};
+    use RopeScaling::{Default, Linear};
     let with = |entries: &[(&str, u32, Vec<u8>)]| {
         let folder = gguf("gguf_q8_0_q4_0_q4_1");
         // A config.json would take precedence.

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::formats::Architecture;
 use super::model_files::is_part_of;
 use super::problem::ModelProblem;
-use super::rope::RopeScaling;
+use super::rope::{RopeScaling, RopeSpec};
 use super::shard::WeightShard;
 use super::spec::AttentionSpec;
 
@@ -124,22 +124,48 @@ pub(crate) fn config(
     if let Some(scaling) = scaling(shard, &key, &requires_config)? {
         config.insert("rope_scaling".to_owned(), scaling);
     }
-    let prefix = key("");
-    let own = metadata.names().filter_map(|name| name.strip_prefix(&prefix));
-    let is_known = |name: &&str| {
-        NUMBERS.iter().any(|(known, ..)| known == name)
-            || KNOWN.contains(name)
-            || SCALING_NUMBERS.contains(name)
-            || name.starts_with(EXPERTS)
-            || metadata.is_false_or_zero(&key(name))
-            || *name == "attention.causal" && metadata.flag(&key(name)) == Some(true)
-    };
-    match own.into_iter().find(|name| !is_known(name)) {
+    match unread(shard, architecture).next() {
         Some(name) => Err(requires_config(&format!(
-            "has the entry `{prefix}{name}`, which is supported only with a config.json"
+            "has the entry `{name}`, which is supported only with a config.json"
         ))),
         None => Ok(config),
     }
+}
+
+/// Returns the entries of the architecture that are not read, and that may affect what is read.
+fn unread<'s>(
+    shard: &'s WeightShard,
+    architecture: &Architecture,
+) -> impl Iterator<Item = &'s str> {
+    let (metadata, prefix) = (&shard.metadata, format!("{}.", architecture.name));
+    let is_known = move |name: &str, own: &str| {
+        NUMBERS.iter().any(|(known, ..)| *known == own)
+            || KNOWN.contains(&own)
+            || SCALING_NUMBERS.contains(&own)
+            || own.starts_with(EXPERTS)
+            || metadata.is_false_or_zero(name)
+            || own == "attention.causal" && metadata.flag(name) == Some(true)
+    };
+    metadata
+        .names()
+        .filter(move |name| name.strip_prefix(&prefix).is_some_and(|own| !is_known(name, own)))
+}
+
+/// Returns a warning for each entry of the architecture that neither longsift nor config.json describes, as far as known.
+pub(crate) fn warnings(shard: &WeightShard, architecture: &Architecture) -> Vec<String> {
+    let prefix = format!("{}.", architecture.name);
+    let is_described = |name: &&str| {
+        let own = name.strip_prefix(&prefix).unwrap_or(name);
+        OTHER_NUMBERS.iter().any(|(known, ..)| *known == own)
+            || DESCRIBED.contains(&own)
+            || DESCRIBED_PARTS.iter().any(|part| own.starts_with(part))
+    };
+    let unknown = unread(shard, architecture).filter(|name| !is_described(name));
+    unknown
+        .map(|name| {
+            format!("entry `{name}` of `{}` is not known and ignored", shard.path.display())
+        })
+        .collect()
 }
 
 /// Refuses entries of another type than that with which they are read: they would count as absent.
@@ -186,7 +212,10 @@ const NUMBERS: [HeaderNumber; 11] = [
 ];
 
 /// Numbers that a config.json describes as well, which is required to read them; with 0, llama.cpp takes them as absent.
-const OTHER_NUMBERS: [HeaderNumber; 4] = [
+const OTHER_NUMBERS: [HeaderNumber; 11] = [
+    ("attention.layer_norm_epsilon", None, |spec| spec.norm.eps()),
+    ("attention.clamp_kqv", None, |spec| Some(spec.clip.unwrap_or(0.0))),
+    ("attention.sliding_window", None, |spec| Some(spec.window? as f64)),
     ("attention.scale", None, |spec| Some(spec.scale)),
     ("attn_logit_softcapping", None, |spec| Some(spec.softcap.unwrap_or(0.0))),
     ("embedding_scale", None, |spec| Some(spec.embedding.multiplier.unwrap_or(1.0))),
@@ -195,6 +224,27 @@ const OTHER_NUMBERS: [HeaderNumber; 4] = [
         RopeScaling::Linear { factor }
         | RopeScaling::Dynamic { factor, .. }
         | RopeScaling::Yarn { factor, .. } => Some(*factor),
+        _ => None,
+    }),
+    (ORIGINAL_LENGTH, None, |spec| match &spec.rope.as_ref()?.scaling {
+        RopeScaling::Yarn { original_positions, .. }
+        | RopeScaling::Llama3 { original_positions, .. } => Some(*original_positions as f64),
+        _ => None,
+    }),
+    (BETA_FAST, None, |spec| match &spec.rope.as_ref()?.scaling {
+        RopeScaling::Yarn { beta_fast, .. } => Some(*beta_fast),
+        _ => None,
+    }),
+    (BETA_SLOW, None, |spec| match &spec.rope.as_ref()?.scaling {
+        RopeScaling::Yarn { beta_slow, .. } => Some(*beta_slow),
+        _ => None,
+    }),
+    // llama.cpp multiplies it by the usual factor of `YaRN`.
+    ("rope.scaling.attn_factor", None, |spec| match &spec.rope.as_ref()?.scaling {
+        RopeScaling::Yarn { factor, attention_factor, .. } => {
+            Some(attention_factor / (0.1 * libm::log(*factor) + 1.0))
+        }
+        RopeScaling::Default | RopeScaling::Linear { .. } => Some(1.0),
         _ => None,
     }),
 ];
@@ -210,29 +260,123 @@ const KNOWN: [&str; 7] = [
     "interleave_moe_layer_step",
 ];
 /// Numbers of the rope scaling.
-const SCALING_NUMBERS: [&str; 5] = [
-    SCALING_FACTOR,
-    "rope.scaling.original_context_length",
-    "rope.scaling.yarn_beta_fast",
-    "rope.scaling.yarn_beta_slow",
-    "rope.scale_linear",
-];
+const SCALING_NUMBERS: [&str; 5] =
+    [SCALING_FACTOR, ORIGINAL_LENGTH, BETA_FAST, BETA_SLOW, "rope.scale_linear"];
+const SCALING: &str = "rope.scaling.";
 const SCALING_FACTOR: &str = "rope.scaling.factor";
+const ORIGINAL_LENGTH: &str = "rope.scaling.original_context_length";
+const BETA_FAST: &str = "rope.scaling.yarn_beta_fast";
+const BETA_SLOW: &str = "rope.scaling.yarn_beta_slow";
 const SCALING_KIND: &str = "rope.scaling.type";
+/// Entries of llama.cpp that config.json describes as well, or that do not affect layer 0.
+const DESCRIBED: [&str; 60] = [
+    "attention.causal",
+    "attention.compress_ratios",
+    "attention.compress_rope_freq_base",
+    "attention.decay_lora_rank",
+    "attention.gate_lora_rank",
+    "attention.group_norm_epsilon",
+    "attention.group_norm_groups",
+    "attention.iclr_lora_rank",
+    "attention.key_length_mla",
+    "attention.key_length_swa",
+    "attention.kv_lora_rank",
+    "attention.max_alibi_bias",
+    "attention.output_group_count",
+    "attention.output_lora_rank",
+    "attention.output_scale",
+    "attention.q_lora_rank",
+    "attention.relative_buckets_count",
+    "attention.shared_kv_layers",
+    "attention.sliding_window_pattern",
+    "attention.temperature_length",
+    "attention.temperature_scale",
+    "attention.value_length_mla",
+    "attention.value_length_swa",
+    "attention.value_residual_mix_lora_rank",
+    "attention.value_scale",
+    "activation_sparsity_scale",
+    "decoder_block_count",
+    "decoder_start_token_id",
+    "embedding_length_out",
+    "embedding_length_per_layer_input",
+    "features_length",
+    "final_logit_softcapping",
+    "full_attention_interval",
+    "logit_scale",
+    "moe_every_n_layers",
+    "moe_latent_size",
+    "n_deepstack_layers",
+    "pooling_type",
+    "rescale_every_n_layers",
+    "residual_scale",
+    "rope.dimension_count_swa",
+    "rope.dimension_sections",
+    "rope.freq_base_swa",
+    "rope.scaling.alpha",
+    "rope.scaling.yarn_attn_factor",
+    "rope.scaling.yarn_ext_factor",
+    "rope.scaling.yarn_log_multiplier",
+    "router_logit_softcapping",
+    "swiglu_clamp_exp",
+    "swiglu_clamp_shexp",
+    "swin_norm",
+    "time_decay_extra_dim",
+    "time_mix_extra_dim",
+    "token_shift_count",
+    "use_parallel_residual",
+    "dense_feat_in_size",
+    "dense_feat_out_size",
+    "input_zero_token",
+    "vocab_size",
+    "is_moe",
+];
+/// Beginnings of the names of entries about parts that follow the first layer's queries and keys, or replace its attention.
+const DESCRIBED_PARTS: [&str; 9] = [
+    "altup.",
+    "attention.indexer.",
+    "classifier.",
+    "convnext.",
+    "expert_",
+    "hyper_connection.",
+    "posnet.",
+    "shortconv.",
+    "ssm.",
+];
 /// Beginning of the names of entries about experts, on which the first layer does not depend.
 const EXPERTS: &str = "expert_";
 
-/// A number in the header of a file that also describes a first layer.
+/// Numbers and rope scaling of a file that also describe a first layer.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stated {
+    numbers: Vec<StatedNumber>,
+    /// Scaling of the rotary embedding, for architectures that describe it completely.
+    scaling: Option<StatedScaling>,
+}
+
 #[derive(Clone, Debug)]
-pub(crate) struct StatedNumber {
+struct StatedScaling {
+    kind: &'static str,
+    /// Divisors of the frequencies, `[rotary_dims / 2]`, if `kind` is [`BY_FREQUENCY`].
+    factors: Vec<f32>,
+}
+
+/// Kind of a scaling by a factor for each frequency.
+const BY_FREQUENCY: &str = "by frequency";
+
+#[derive(Clone, Debug)]
+struct StatedNumber {
     key: String,
     value: f64,
     /// Returns the number with which a model is scored.
     scored: fn(&AttentionSpec) -> Option<f64>,
 }
 
-/// Returns the numbers of a file that also describe a first layer.
-pub(crate) fn stated(shard: &WeightShard, architecture: &Architecture) -> Vec<StatedNumber> {
+/// Reads the numbers and the rope scaling of a file that also describe a first layer.
+pub(crate) fn stated(
+    shard: &WeightShard,
+    architecture: &Architecture,
+) -> Result<Stated, ModelProblem> {
     let metadata = &shard.metadata;
     let tokens = metadata.list_length(TOKENS).map(|tokens| StatedNumber {
         key: TOKENS.to_owned(),
@@ -251,28 +395,96 @@ pub(crate) fn stated(shard: &WeightShard, architecture: &Architecture) -> Vec<St
     });
     let other = OTHER_NUMBERS.into_iter().filter_map(|(name, _, scored)| {
         let key = format!("{}.{name}", architecture.name);
-        let is_read = name != SCALING_FACTOR
+        let is_read = !name.starts_with(SCALING)
             || architecture.self_contained
                 && metadata.text(&format!("{}.{SCALING_KIND}", architecture.name)) != Some("none");
         let value = metadata.number(&key).filter(|value| is_read && *value != 0.0)?;
         Some(StatedNumber { key, value, scored })
     });
-    let frequencies = shard.tensors.get(FREQUENCIES).filter(|_| architecture.self_contained);
-    let frequencies = frequencies.map(|_| StatedNumber {
-        key: FREQUENCIES.to_owned(),
-        value: 1.0,
-        scored: |spec| (spec.rope.as_ref()?.scaling == RopeScaling::Default).then_some(0.0),
-    });
-    stated.chain(tokens).chain(other).chain(frequencies).collect()
+    let numbers = stated.chain(tokens).chain(other).collect();
+    let scaling = architecture.self_contained.then(|| stated_scaling(shard, architecture));
+    Ok(Stated { numbers, scaling: scaling.transpose()?.flatten() })
+}
+
+/// Returns the scaling of a file; `None` if it states none or an unknown one.
+fn stated_scaling(
+    shard: &WeightShard,
+    architecture: &Architecture,
+) -> Result<Option<StatedScaling>, ModelProblem> {
+    let key = |name: &str| format!("{}.{name}", architecture.name);
+    let number = |name: &str| shard.metadata.number(&key(name));
+    if let Some(factors) = frequency_factors(shard)? {
+        return Ok(Some(StatedScaling { kind: BY_FREQUENCY, factors }));
+    }
+    let factor = number(SCALING_FACTOR).or_else(|| number("rope.scale_linear"));
+    let factor = factor.filter(|factor| *factor != 0.0);
+    let is_scaled = factor.is_some_and(|factor| (factor - 1.0).abs() > 1e-6);
+    let kind = match shard.metadata.text(&key(SCALING_KIND)) {
+        None if factor.is_none() => return Ok(None),
+        None | Some("linear") if is_scaled => "linear",
+        None | Some("none" | "linear") => "none",
+        Some("yarn") => "yarn",
+        Some("longrope") => BY_FREQUENCY,
+        Some(_) => return Ok(None),
+    };
+    Ok(Some(StatedScaling { kind, factors: Vec::new() }))
+}
+
+impl Stated {
+    /// Returns the problems if the model is to be scored in another way.
+    pub(crate) fn contradictions(
+        &self,
+        spec: &AttentionSpec,
+        rope_theta: Option<f64>,
+    ) -> impl Iterator<Item = ModelProblem> {
+        let numbers =
+            self.numbers.iter().filter_map(move |number| number.contradiction(spec, rope_theta));
+        let scaling = self.scaling.as_ref().and_then(|scaling| scaling.contradiction(spec));
+        numbers.chain(scaling)
+    }
+}
+
+impl StatedScaling {
+    fn contradiction(&self, spec: &AttentionSpec) -> Option<ModelProblem> {
+        let rope = spec.rope.as_ref()?;
+        let scored = match rope.scaling {
+            RopeScaling::Default => "none",
+            RopeScaling::Linear { factor } if (factor - 1.0).abs() <= 1e-6 => "none",
+            RopeScaling::Linear { .. } => "linear",
+            RopeScaling::Yarn { .. } => "yarn",
+            RopeScaling::LongRope { .. } | RopeScaling::Llama3 { .. } => BY_FREQUENCY,
+            RopeScaling::Dynamic { .. } | RopeScaling::Stepped { .. } => return None,
+        };
+        let same_factors = || {
+            let plain = RopeSpec { scaling: RopeScaling::Default, ..rope.clone() };
+            let (plain, scaled) = (plain.inverse_frequencies(1), rope.inverse_frequencies(1));
+            let scored = plain.iter().zip(scaled).map(|(plain, scaled)| plain / scaled);
+            let mut both = self.factors.iter().zip(scored);
+            self.factors.is_empty() || both.all(|(own, scored)| (own - scored).abs() <= 1e-3 * own)
+        };
+        let Self { kind, .. } = self;
+        let message = if *kind != scored {
+            format!(
+                "the GGUF file scales the rotary embedding in the way `{kind}`, but the `{}` model would be scored with `{scored}`",
+                spec.model_type
+            )
+        } else if same_factors() {
+            return None;
+        } else {
+            format!("`{FREQUENCIES}` of the GGUF file has other factors than config.json")
+        };
+        Some(other_config(message))
+    }
+}
+
+fn other_config(message: String) -> ModelProblem {
+    ModelProblem::checkpoint(message)
+        .with_hint("use a config.json that matches the file, or the checkpoint in safetensors")
 }
 
 impl StatedNumber {
     /// Returns the problem if the model is to be scored with another number.
-    pub(crate) fn contradiction(
-        &self,
-        spec: &AttentionSpec,
-        rope_theta: Option<f64>,
-    ) -> Option<ModelProblem> {
+    fn contradiction(&self, spec: &AttentionSpec, rope_theta: Option<f64>) -> Option<ModelProblem> {
         if rope_theta.is_some() && self.key.ends_with(THETA) {
             return None;
         }
@@ -286,21 +498,10 @@ impl StatedNumber {
         } else {
             format!("`{key}` {value}")
         };
-        let message = if key == FREQUENCIES {
-            format!(
-                "the GGUF file has the tensor `{key}`, but config.json does not scale the rotary embedding"
-            )
-        } else {
-            format!(
-                "the GGUF file states {stated}, but the `{}` model would be scored with {scored}",
-                spec.model_type
-            )
-        };
-        Some(
-            ModelProblem::checkpoint(message).with_hint(
-                "use a config.json that matches the file, or the checkpoint in safetensors",
-            ),
-        )
+        Some(other_config(format!(
+            "the GGUF file states {stated}, but the `{}` model would be scored with {scored}",
+            spec.model_type
+        )))
     }
 }
 

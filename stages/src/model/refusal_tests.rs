@@ -80,6 +80,32 @@ fn messages_for_config_json() {
         }),
         ("a size beyond all models", "", json!({"vocab_size": u64::MAX})),
         (
+            "two names of one number that differ",
+            "falcon_one_norm",
+            json!({"n_head": 64, "num_attention_heads": 32}),
+        ),
+        (
+            "two names of the base that differ",
+            "",
+            json!({"model_type": "gpt_neox", "rotary_emb_base": 1e4, "rope_theta": 2e4}),
+        ),
+        (
+            "a base under another name",
+            "",
+            json!({"model_type": "gpt_neox", "rope_theta": 500.0, "partial_rotary_factor": 0.25}),
+        ),
+        (
+            "rope parameters for each layer type",
+            "",
+            json!({"layer_types": ["full_attention"], "rope_scaling": null,
+                "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e6}}}),
+        ),
+        (
+            "a rotating share that is null",
+            "",
+            json!({"model_type": "glm4", "partial_rotary_factor": null}),
+        ),
+        (
             "key heads that do not divide",
             "",
             json!({"num_key_value_heads": 3, "num_attention_heads": 4}),

@@ -8,6 +8,8 @@ use super::rope::{RopeScaling, RopeSpec, yarn_attention_factor};
 
 const KNOWN_TYPES: &str = "default, linear, dynamic, yarn, llama3, longrope";
 const MAX_POSITIONS: u64 = 1 << 32;
+/// Model types with rope parameters for each layer type.
+const WITH_LAYER_TYPES: [&str; 3] = ["gemma3", "gemma3_text", "olmo3"];
 
 /// Properties of a family's rotary embedding.
 pub(crate) struct RopeDefaults {
@@ -42,8 +44,13 @@ pub(crate) fn rotary_dims(config: &Fields<'_>, head_dim: u64, default: f64) -> u
     let first = types.and_then(|types| types.first().copied());
     let nested = nested(config, first);
     let factor = nested.and_then(|rope| rope.optional_positive("partial_rotary_factor"));
-    let factor =
-        factor.or_else(|| config.optional_positive("partial_rotary_factor")).unwrap_or(default);
+    let written = factor.or_else(|| config.optional_positive("partial_rotary_factor"));
+    if written.is_none() && default < 1.0 && config.contains("partial_rotary_factor") {
+        config.refuse(
+            "`partial_rotary_factor` is `null`, which versions of transformers read differently",
+        );
+    }
+    let factor = written.unwrap_or(default);
     let dims = (head_dim as f64 * factor) as u64;
     if config.is_clean() && !(1..=head_dim).contains(&dims) {
         config.contradict(format!(
@@ -56,7 +63,17 @@ pub(crate) fn rotary_dims(config: &Fields<'_>, head_dim: u64, default: f64) -> u
 /// Reads the rotary embedding. [`Fields::rope_theta`] replaces the checkpoint's base; the scaling is unchanged.
 pub(crate) fn read(config: &Fields<'_>, defaults: &RopeDefaults) -> RopeSpec {
     let types = config.optional_texts("layer_types");
-    read_for_layer_type(config, defaults, types.and_then(|types| types.first().copied()))
+    let first = types.and_then(|types| types.first().copied());
+    let objects = ["rope_scaling", "rope_parameters"].map(|name| config.optional_object(name));
+    let has_types =
+        objects.iter().flatten().any(|rope| first.is_some_and(|kind| rope.contains(kind)));
+    let model_type = config.optional_text("model_type").unwrap_or_default();
+    if has_types && !WITH_LAYER_TYPES.contains(&model_type) {
+        config.refuse(format!(
+            "`{model_type}` models do not read an object of rope parameters for each layer type"
+        ));
+    }
+    read_for_layer_type(config, defaults, first)
 }
 
 /// Reads the rotary embedding of one layer type, for a config.json with one object per type.
@@ -242,7 +259,7 @@ mod tests {
     #[test]
     fn parameters_of_the_first_layers_type_are_read() {
         let (spec, problems) = parsed(
-            &json!({"layer_types": ["sliding_attention", "full_attention"], "rope_parameters": {
+            &json!({"model_type": "olmo3", "layer_types": ["sliding_attention", "full_attention"], "rope_parameters": {
                 "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
                 "sliding_attention": {"rope_type": "default", "rope_theta": 2e4}}}),
             None,
@@ -252,9 +269,21 @@ mod tests {
     }
 
     #[test]
+    fn a_flag_that_is_null_is_false() {
+        let truncates = |value: Value| {
+            let scaling = json!({"rope_type": "yarn", "factor": 4.0, "truncate": value});
+            match parsed(&json!({"rope_scaling": scaling}), None).0.scaling {
+                RopeScaling::Yarn { truncate, .. } => truncate,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert!(truncates(json!(true)) && !truncates(json!(false)) && !truncates(Value::Null));
+    }
+
+    #[test]
     fn parameters_of_a_layer_type_take_precedence_over_older_keys() {
         let (spec, problems) = parsed(
-            &json!({"layer_types": ["sliding_attention"], "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+            &json!({"model_type": "olmo3", "layer_types": ["sliding_attention"], "rope_scaling": {"rope_type": "linear", "factor": 8.0},
                 "rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 55.0}}}),
             None,
         );

@@ -178,6 +178,8 @@ struct TensorNames<'a> {
     attention: &'a str,
     /// Queries and keys, without `.weight`. A bias that they do not expect is reported elsewhere.
     projections: [&'a str; 2],
+    /// Layers, and those that predict further tokens during training.
+    all_layers: u64,
 }
 
 impl<'a> TensorNames<'a> {
@@ -197,6 +199,7 @@ impl<'a> TensorNames<'a> {
             layers,
             attention: module,
             projections,
+            all_layers: config.spec().layers + config.prediction_layers(),
         }
     }
 
@@ -207,7 +210,10 @@ impl<'a> TensorNames<'a> {
             let all = matches!(reads, ReadScope::Layers { above: true, .. });
             return all && name != "lm_head.weight";
         }
-        let Some(own) = name.strip_prefix(self.prefix) else { return false };
+        let is_whole = matches!(reads, ReadScope::Layers { above: true, .. });
+        let Some(own) = name.strip_prefix(self.prefix).filter(|_| name != "lm_head.weight") else {
+            return is_whole && name.starts_with("lm_head.") && name != "lm_head.weight";
+        };
         if BUFFERS.iter().any(|ending| {
             own.strip_suffix(ending)
                 .is_some_and(|rest| rest.is_empty() || rest.ends_with(['.', '_']))
@@ -222,17 +228,20 @@ impl<'a> TensorNames<'a> {
             let is_companion = stem(name).is_some_and(|stem| stems.contains(stem));
             let module = own.split('.').next().unwrap_or_default();
             let embeds = ["embed", "wpe", "position"].iter().any(|part| module.contains(part));
-            return is_companion || embeds && !module.starts_with("embed_out");
+            return is_whole || is_companion || embeds && !module.starts_with("embed_out");
         };
         let is_read = match reads {
             ReadScope::QueriesAndKeys => layer == 0,
-            ReadScope::Layers { count, .. } => layer < count,
+            ReadScope::Layers { count, above } => {
+                layer < count || above && layer >= self.all_layers
+            }
         };
         // Masks of causal attention, and biases that config.json does not request.
         let in_attention =
             rest.strip_prefix(self.attention).and_then(|rest| rest.strip_prefix('.'));
         let is_known = in_attention == Some("bias")
-            || rest.rsplit_once('.').is_some_and(|(_, role)| role == "bias")
+            || reads == ReadScope::QueriesAndKeys
+                && rest.rsplit_once('.').is_some_and(|(_, role)| role == "bias")
                 && self.projections.iter().any(|projection| {
                     let own = projection.strip_prefix(self.layers);
                     own.and_then(|own| own.strip_prefix("0.")) == stem(rest)

@@ -154,6 +154,39 @@ fn a_tied_head_is_the_embedding() {
 }
 
 #[test]
+fn a_tied_head_that_is_stored_must_equal_the_embedding() {
+    let mut tiny = whole();
+    tiny.config["tie_word_embeddings"] = json!(true);
+    let folder = written(&tiny);
+    let problems = WholeModel::open(folder.path()).unwrap_err();
+    assert!(problems[0].message.contains("`lm_head.weight`, which differs from"), "{problems:?}");
+    let path = folder.path().join("model.safetensors");
+    let bytes = std::fs::read(&path).unwrap();
+    let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let embedding = file.tensor("model.embed_tokens.weight").unwrap();
+    let tensors = file.tensors().into_iter().map(|(name, tensor)| {
+        let tensor = if name == "lm_head.weight" { embedding.clone() } else { tensor };
+        (name, tensor)
+    });
+    std::fs::write(&path, safetensors::serialize(tensors, None).unwrap()).unwrap();
+    let stored = forward(folder.path(), &[&ids(20)]);
+    tiny.tensors.remove("lm_head.weight");
+    assert_eq!(stored, forward(written(&tiny).path(), &[&ids(20)]));
+}
+
+#[test]
+fn a_tensor_under_two_names_is_refused() {
+    for name in ["embed_tokens.weight", "layers.0.self_attn.k_proj.weight"] {
+        let problems = refused(|tiny| {
+            let shape = tiny.tensors[&format!("model.{name}")].clone();
+            tiny.tensors.insert(name.to_owned(), shape);
+        });
+        let both = format!("under several names: `model.{name}`, `{name}`");
+        assert!(problems[0].message.contains(&both), "{problems:?}");
+    }
+}
+
+#[test]
 fn a_missing_tensor_of_an_upper_layer_is_named_before_weights_are_read() {
     let problems = refused(|tiny| {
         tiny.tensors.remove("model.layers.2.mlp.up_proj.weight");
@@ -161,6 +194,36 @@ fn a_missing_tensor_of_an_upper_layer_is_named_before_weights_are_read() {
     assert_eq!(problems.len(), 1, "{problems:?}");
     assert_eq!(problems[0].kind, ProblemKind::Checkpoint);
     assert_eq!(problems[0].message, "the checkpoint has no `model.layers.2.mlp.up_proj.weight`");
+}
+
+#[test]
+fn an_unread_tensor_of_an_upper_layer_is_named() {
+    for name in [
+        "model.layers.1.self_attn.q_norm.weight",
+        "model.layers.1.self_attn.q_proj.bias",
+        "model.layers.1.self_attn.v_proj.bias",
+        "model.layers.1.mlp.gate.weight",
+        "model.layers.1.post_norm.bias",
+        "model.layers.3.input_layernorm.weight",
+        "model.norm2.weight",
+        "lm_head.bias",
+    ] {
+        let problems = refused(|tiny| {
+            tiny.tensors.insert(name.to_owned(), vec![8]);
+        });
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert!(problems[0].message.contains(&format!("has `{name}`")), "{problems:?}");
+    }
+    let mut tiny = whole();
+    tiny.config["num_nextn_predict_layers"] = json!(1);
+    for name in ["model.layers.3.input_layernorm.weight", "visual.norm.weight"] {
+        tiny.tensors.insert(name.to_owned(), vec![8]);
+    }
+    assert!(WholeModel::open(written(&tiny).path()).is_ok());
+    // Only the layers that are read count.
+    let mut tiny = whole();
+    tiny.tensors.insert("model.layers.2.self_attn.q_norm.weight".to_owned(), vec![8]);
+    assert!(WholeModel::open_to(written(&tiny).path(), Some(2)).is_ok());
 }
 
 #[test]

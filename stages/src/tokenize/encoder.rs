@@ -211,7 +211,7 @@ impl Encoder {
     pub fn warnings(&self) -> Vec<String> {
         let pattern = self.steps.differing_pattern().map(|pattern| format!(
             "the tokenizer's pattern `{pattern}` matches word characters (`\\w` or `\\b`), which longsift and Hugging Face's \
-             package define differently for U+200D and some marks: the ids of texts with such characters may differ"
+             package define differently for U+200D, some marks and some numbers: the ids of texts with such characters may differ"
         ));
         pattern.into_iter().chain(self.differences.iter().cloned()).collect()
     }

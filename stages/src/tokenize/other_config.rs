@@ -124,10 +124,12 @@ fn flags(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<String> {
 /// Describes a difference between the settings and the tokenizer in putting a blank before a text.
 fn prefix_space(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<String> {
     let wanted = config.get("add_prefix_space")?.as_bool()?;
-    let first = serde_json::to_value(tokenizer.get_pre_tokenizer()?).ok()?;
-    let own = match first.get("prepend_scheme").and_then(Value::as_str) {
+    let first = tokenizer.get_pre_tokenizer().and_then(|first| serde_json::to_value(first).ok());
+    let scheme = first.as_ref().and_then(|first| first.get("prepend_scheme")?.as_str());
+    let added = first.as_ref().and_then(|first| first.get("add_prefix_space")?.as_bool());
+    let own = match scheme {
         Some(scheme) => scheme != "never",
-        None => first.get("add_prefix_space")?.as_bool()?,
+        None => added.or_else(|| normalizer_prefix(config, tokenizer))?,
     };
     (own != wanted).then(|| {
         format!(
@@ -135,6 +137,19 @@ fn prefix_space(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<St
              former, so texts begin with other ids here"
         )
     })
+}
+
+/// Returns whether the normalizer of a tokenizer of Llama puts a blank before a text; `None` for other tokenizers.
+fn normalizer_prefix(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<bool> {
+    let class = config.get("tokenizer_class")?.as_str()?;
+    let normalizer = serde_json::to_value(tokenizer.get_normalizer()?).ok()?;
+    let steps = match normalizer.get("normalizers").and_then(Value::as_array) {
+        Some(steps) => steps.clone(),
+        None => vec![normalizer],
+    };
+    let has = |kind: &str| steps.iter().any(|step| step["type"] == kind);
+    let is_known = class.starts_with("Llama") && (has("Prepend") || has("Replace"));
+    is_known.then(|| has("Prepend"))
 }
 
 fn bert_normalizer(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<String> {
@@ -203,6 +218,27 @@ mod tests {
             "unk_token": null, "add_prefix_space": false, "additional_special_tokens": ["<s>"], "do_lower_case": true,
         });
         assert_eq!(differences_of(&tokenizer(), &config), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_normalizer_of_llama_that_adds_a_blank_is_compared() {
+        let replace = json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"});
+        let prepend = json!({"type": "Prepend", "prepend": "▁"});
+        let both = json!({"type": "Sequence", "normalizers": [prepend, replace]});
+        for (normalizer, class, wanted, differ) in [
+            (&both, "LlamaTokenizerFast", false, true),
+            (&both, "LlamaTokenizerFast", true, false),
+            (&replace, "LlamaTokenizer", true, true),
+            (&replace, "LlamaTokenizer", false, false),
+            (&both, "PreTrainedTokenizerFast", false, false),
+        ] {
+            let mut tokenizer = tokenizer();
+            tokenizer["pre_tokenizer"] = Value::Null;
+            tokenizer["normalizer"] = normalizer.clone();
+            let config = json!({"tokenizer_class": class, "add_prefix_space": wanted});
+            let found = differences_of(&tokenizer, &config);
+            assert_eq!(!found.is_empty(), differ, "{normalizer} {class} {wanted}: {found:?}");
+        }
     }
 
     #[test]

@@ -56,6 +56,9 @@ pub(super) fn sizes(
     names: &SizeNames,
     defaults: &SizeDefaults,
 ) -> AttentionSpec {
+    for names in [names.hidden, names.layers, names.heads, names.key_heads] {
+        config.check_agreement(names);
+    }
     let hidden_size = config.first_size(names.hidden, MAX_ENTRIES, defaults.hidden);
     let query_heads = config.first_size(names.heads, MAX_HEADS, defaults.heads);
     let written = names.key_heads.iter().any(|name| config.contains(name));

@@ -5,7 +5,7 @@ use safetensors::Dtype;
 use super::finder::{Finder, StoredMatrix};
 use super::method::{self, Method};
 use super::{awq, bitsandbytes, gguf, gptq, packed_rows, plain, scaled};
-use crate::model::problem::ModelProblem;
+use crate::model::problem::{ModelProblem, listed};
 use crate::model::tensors::{NeededTensor, TensorRole};
 
 impl Finder<'_> {
@@ -16,6 +16,17 @@ impl Finder<'_> {
 
     /// Locates a required tensor and its format; `None` with the problem noted.
     pub(crate) fn find(&mut self, needed: &NeededTensor) -> Option<StoredMatrix> {
+        let names = self.prefixes.iter().map(|prefix| format!("{prefix}{}", needed.name));
+        let names: Vec<String> = names.filter(|name| self.tensors.contains(name)).collect();
+        if names.len() > 1 && self.problems.is_empty() {
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            let message =
+                format!("the checkpoint has one tensor under several names: {}", listed(&names, 6));
+            self.problems.push(
+                ModelProblem::checkpoint(message)
+                    .with_hint("remove those that the model does not use"),
+            );
+        }
         match self.stored_name(needed) {
             Some(StoredName::Named(name)) => match self.method {
                 Method::Gguf { architecture, head_dim } => {
