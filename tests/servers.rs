@@ -3,12 +3,15 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::bucket::Bucket;
+use crate::support::faults::wait_until;
 use crate::support::server::{Reply, Request, Server};
 use crate::support::tables::{read_parquet, write_parquet};
 use crate::support::{Answer, Pipeline, Workspace, demo_model, files_below, repository};
@@ -39,8 +42,9 @@ fn parquet(first: usize, rows: usize) -> Vec<u8> {
     fs::read(path).unwrap()
 }
 
-fn run_with(workspace: &Workspace, variables: &[(&str, &str)]) -> Answer {
-    let mut command = workspace.command(&["run", "pipeline.yaml", "-q"]);
+/// A run with credentials of a store, and without a proxy.
+fn command_with(workspace: &Workspace, variables: &[(&str, &str)], arguments: &[&str]) -> Command {
+    let mut command = workspace.command(&[&["run", "pipeline.yaml", "-q"], arguments].concat());
     for (name, value) in [
         ("AWS_ACCESS_KEY_ID", "someone"),
         ("AWS_SECRET_ACCESS_KEY", "secret"),
@@ -48,10 +52,12 @@ fn run_with(workspace: &Workspace, variables: &[(&str, &str)]) -> Answer {
     ] {
         command.env(name, value);
     }
-    for (name, value) in variables {
-        command.env(name, value);
-    }
-    Answer::from_output(command.env_remove("HTTP_PROXY").env_remove("http_proxy").output().unwrap())
+    command.envs(variables.iter().copied()).env_remove("HTTP_PROXY").env_remove("http_proxy");
+    command
+}
+
+fn run_with(workspace: &Workspace, variables: &[(&str, &str)]) -> Answer {
+    Answer::from_output(command_with(workspace, variables, &[]).output().unwrap())
 }
 
 fn run(workspace: &Workspace) -> Answer {
@@ -84,12 +90,16 @@ fn an_exact_key_takes_precedence_over_a_pattern() {
 
 /// A page of a list with two objects.
 fn page(more: &str) -> Reply {
-    let object = |key: &str| {
+    page_of(&["d/a.parquet", "d/b.parquet"], more)
+}
+
+fn page_of(keys: &[&str], more: &str) -> Reply {
+    let object = |key: &&str| {
         format!(
             "<Contents><Key>{key}</Key><Size>100</Size><ETag>\"x\"</ETag><LastModified>2026-11-25T08:00:00.000Z</LastModified></Contents>"
         )
     };
-    let objects = object("d/a.parquet") + &object("d/b.parquet");
+    let objects: String = keys.iter().map(object).collect();
     let xml = format!("<ListBucketResult>{more}{objects}</ListBucketResult>");
     Reply::whole(xml.as_bytes()).with_header("Content-Type", "application/xml")
 }
@@ -117,6 +127,46 @@ fn an_endless_or_truncated_list_is_rejected() {
         let answer = answer.expect(2);
         assert!(answer.stderr.contains("the list of objects is not complete"), "{}", answer.stderr);
         assert!(server.take_requests().len() <= 3);
+    }
+}
+
+/// Page of a list of a store or of the hub: a file, and the address of the next page. It ends after half a minute, so that
+/// a client that does not stop ends as well.
+fn next_page(request: &Request, number: usize) -> Reply {
+    let is_last = number > 3000;
+    let reply = if request.method == "HEAD" {
+        Reply::status(404)
+    } else if request.path.starts_with("/bucket") {
+        let next = format!("<NextContinuationToken>{number}</NextContinuationToken>");
+        let more = if is_last { "" } else { &next };
+        let flag = format!("<IsTruncated>{}</IsTruncated>", !is_last);
+        page_of(&[&format!("d/{number}.parquet")], &(flag + more))
+    } else {
+        let file = format!(r#"[{{"type": "file", "size": 100, "path": "{number}.parquet"}}]"#);
+        let link = format!("<?cursor={number}>; rel=\"{}\"", if is_last { "prev" } else { "next" });
+        Reply::whole(file.as_bytes()).with_header("Link", &link)
+    };
+    Reply { delay: Duration::from_millis(10), ..reply }
+}
+
+#[test]
+fn a_signal_ends_a_run_between_pages_of_a_list() {
+    for input in ["s3://bucket/d", "hf://datasets/o/d@0123456789abcdef0123456789abcdef01234567"] {
+        let pages = Arc::new(AtomicUsize::new(0));
+        let sent = Arc::clone(&pages);
+        let server =
+            Server::new(move |request| next_page(request, sent.fetch_add(1, Ordering::Relaxed)));
+        let workspace = workspace(input);
+        let address = server.url();
+        let variables = [("AWS_ENDPOINT_URL", address.as_str()), ("HF_ENDPOINT", &address)];
+        let mut command = command_with(&workspace, &variables, &[]);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        assert!(wait_until(&mut child, || pages.load(Ordering::Relaxed) > 10), "{input}");
+        kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+        let since = Instant::now();
+        let answer = Answer::from_output(child.wait_with_output().unwrap());
+        assert!(since.elapsed() < Duration::from_secs(7), "{input}: {:?}", since.elapsed());
+        answer.expect(143);
     }
 }
 
@@ -159,6 +209,55 @@ fn an_object_that_cannot_be_read_by_ranges_is_not_requested_repeatedly() {
         assert!(answer.stderr.contains(says), "{}", answer.stderr);
         assert!(server.take_requests().len() <= 8);
     }
+}
+
+#[test]
+fn a_block_of_another_length_than_requested_is_rejected() {
+    // Lines of equal length: a block without its last line, or with another one, is whole lines as well.
+    let line = |row: u32| {
+        format!("{{\"id\": \"{row:04}\", \"text\": \"{}\"}}\n", "some words ".repeat(40))
+    };
+    let data: Vec<u8> = (0..1150).flat_map(|row| line(row).into_bytes()).collect();
+    for (range, is_longer, code, says) in [
+        ("bytes=0-524287", false, 2, "expected 524,288 bytes, got 523,821"),
+        ("bytes=0-524287", true, 2, "expected 524,288 bytes, got 524,755"),
+        ("bytes=-65536", false, 3, "expected 65,536 bytes, got 65,069"),
+    ] {
+        let (data, line) = (data.clone(), line(0));
+        let server = Server::new(move |request| {
+            if request.path.contains("list-type") {
+                return page_of(&[], "<IsTruncated>false</IsTruncated>");
+            }
+            let mut reply = Reply::file(&data, request);
+            // Content-Length fits the bytes that are sent, Content-Range does not.
+            let is_changed = request.headers.get("range").is_some_and(|asked| asked == range);
+            if is_changed && is_longer {
+                reply.body.extend(line.bytes());
+            } else if is_changed {
+                reply.body.truncate(reply.body.len() - line.len());
+            }
+            reply.with_header("ETag", "\"1\"").with_header("Last-Modified", MODIFIED)
+        });
+        let workspace = workspace("s3://bucket/x.jsonl");
+        let small_blocks = ["--set", "input.memory_limit_bytes=67108864"];
+        let address = server.url();
+        let variables = [("AWS_ENDPOINT_URL", address.as_str())];
+        let mut command = command_with(&workspace, &variables, &small_blocks);
+        let answer = Answer::from_output(command.output().unwrap()).expect(code);
+        assert!(answer.stderr.contains(says), "{}", answer.stderr);
+        assert!(server.take_requests().len() <= 5);
+    }
+}
+
+#[test]
+fn escapes_of_an_address_are_requested_as_written() {
+    let data = parquet(0, 12);
+    let server = Server::new(move |request| match request.path.as_str() {
+        "/d/a%2Fb%20c.parquet" => Reply::file(&data, request).with_header("ETag", "\"1\""),
+        _ => Reply::status(404),
+    });
+    let address = format!("{}/d/a%2Fb%20c.parquet", server.url());
+    assert_eq!(run(&workspace(&address)).success().summary()["rows_in"], 12);
 }
 
 #[test]
@@ -413,17 +512,9 @@ fn a_signal_ends_a_run_despite_hanging_servers() {
     });
     for input in ["s3://bucket/x".to_owned(), format!("{}/x.parquet", silent.url())] {
         let workspace = workspace(&input);
-        let mut command = workspace.command(&["run", "pipeline.yaml", "-q"]);
-        for (name, value) in [
-            ("AWS_ENDPOINT_URL", silent.url().as_str()),
-            ("OPENLINEAGE_URL", silent.url().as_str()),
-            ("AWS_ACCESS_KEY_ID", "someone"),
-            ("AWS_SECRET_ACCESS_KEY", "secret"),
-            ("AWS_REGION", "us-east-1"),
-        ] {
-            command.env(name, value);
-        }
-        let mut child = command.env_remove("HTTP_PROXY").env_remove("http_proxy").spawn().unwrap();
+        let address = silent.url();
+        let variables = [("AWS_ENDPOINT_URL", address.as_str()), ("OPENLINEAGE_URL", &address)];
+        let mut child = command_with(&workspace, &variables, &[]).spawn().unwrap();
         std::thread::sleep(Duration::from_secs(2));
         kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
         let since = Instant::now();

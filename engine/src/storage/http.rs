@@ -21,7 +21,7 @@ use crate::base::stop::Stop;
 use crate::base::text;
 use answers::{
     HttpAnswer, ServerKind, content_range, cut, failed, found, redirected, refusal, unanswered,
-    with_causes,
+    unsatisfied_length, with_causes,
 };
 use remaining::{Remaining, Sink};
 
@@ -127,7 +127,7 @@ impl HttpClient {
             }
             let length = bytes.len() as u64;
             if let Some(stated) = stated.filter(|stated| *stated != length) {
-                return Err(cut(url, length, stated));
+                return Err(cut(url, &answer.response, length, stated));
             }
             let version = self.version(url, length, answer.response.headers())?;
             Ok(Some(SmallFile { bytes, headers: answer.first_headers, version }))
@@ -147,6 +147,12 @@ impl HttpClient {
             let length = match answer.response.status() {
                 StatusCode::PARTIAL_CONTENT => content_range(&answer.response)
                     .and_then(|(start, length)| length.filter(|_| start == 0)),
+                StatusCode::RANGE_NOT_SATISFIABLE
+                    if unsatisfied_length(&answer.response).is_some_and(|length| length > 0) =>
+                {
+                    let why = "the server refuses the range of its first bytes";
+                    return Err(failed(url, ErrorKind::Invalid, why).with_hint(self.kind.ranges));
+                }
                 StatusCode::RANGE_NOT_SATISFIABLE => Some(0),
                 _ => answer.response.content_length(),
             };
@@ -159,7 +165,7 @@ impl HttpClient {
             while (first.len() as u64) < wanted {
                 match self.piece(url, &mut answer.response).await? {
                     Some(piece) => first.extend_from_slice(&piece),
-                    None => return Err(cut(url, first.len() as u64, wanted)),
+                    None => return Err(cut(url, &answer.response, first.len() as u64, wanted)),
                 }
             }
             first.truncate(wanted as usize);
@@ -302,7 +308,7 @@ impl HttpClient {
         };
         while position < end {
             let Some(piece) = self.piece(url, response).await? else {
-                return Err(cut(url, position, end));
+                return Err(cut(url, response, position, end));
             };
             remaining.feed(position, &piece, sink)?;
             position += piece.len() as u64;

@@ -59,7 +59,11 @@ pub(super) fn open(url: &str) -> Result<RangeFile, StorageError> {
             Err(error) => Err(error),
         }
     })?;
-    let tail = if tail.len() as u64 > meta.size { Bytes::new() } else { tail };
+    // A server without ranges sends the whole object.
+    let (received, expected) = (tail.len() as u64, meta.size.min(TAIL_BYTES));
+    if !tail.is_empty() && received != expected && received != meta.size {
+        return Err(other_length("open", url, expected, received));
+    }
     let stamp = stamp(&meta);
     let Some(tag) = meta.e_tag.as_deref().filter(|tag| is_strong_tag(tag)) else {
         let why = "the store sends no strong ETag, so changes of the object during reading would go unnoticed";
@@ -100,12 +104,18 @@ fn fetch(
         return Err(wrong(ErrorKind::Changed, "the store now has another version")
             .with_hint("run again after it has stopped changing"));
     }
-    if block.len() as u64 != end - start {
-        let (expected, got) = (text::count(end - start), text::count(block.len() as u64));
-        let why = format!("expected {expected} bytes, got {got}");
-        return Err(wrong(ErrorKind::Invalid, &why));
+    let (received, expected) = (block.len() as u64, end - start);
+    if received == expected {
+        Ok(block)
+    } else {
+        Err(other_length("read", address, expected, received))
     }
-    Ok(block)
+}
+
+fn other_length(operation: &'static str, url: &str, expected: u64, received: u64) -> StorageError {
+    let (expected, received) = (text::count(expected), text::count(received));
+    let why = format!("expected {expected} bytes, got {received}");
+    StorageError::new(operation, Location::parse(url), ErrorKind::Invalid, why)
 }
 
 /// Returns the names of all files below an address (without the address and its slash), sorted.

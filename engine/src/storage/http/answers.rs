@@ -126,8 +126,27 @@ pub(super) fn content_range(response: &Response) -> Option<(u64, Option<u64>)> {
     Some((start.parse().ok()?, length.parse().ok()))
 }
 
-pub(super) fn cut(url: &Url, received: u64, wanted: u64) -> StorageError {
+/// Returns the length of the file in an answer without the range that was asked for: `bytes */1000`.
+pub(super) fn unsatisfied_length(response: &Response) -> Option<u64> {
+    let range = response.headers().get(header::CONTENT_RANGE)?.to_str().ok()?;
+    range.strip_prefix("bytes */")?.parse().ok()
+}
+
+/// Returns the error for an answer that ended too early. A compressed answer always does; many servers mark files with the ending
+/// `.gz` as compressed and send all their bytes.
+pub(super) fn cut(url: &Url, response: &Response, received: u64, wanted: u64) -> StorageError {
     let (received, wanted) = (text::count(received), text::count(wanted));
+    let encoding = response.headers().get(header::CONTENT_ENCODING);
+    if let Some(encoding) = encoding.and_then(|encoding| encoding.to_str().ok())
+        && encoding != "identity"
+    {
+        let why = format!(
+            "the server compressed its answer (`Content-Encoding: {}`) to {received} of {wanted} bytes",
+            text::line_safe(encoding)
+        );
+        return failed(url, ErrorKind::Invalid, why)
+            .with_hint("turn off compression in the server, or download the file");
+    }
     let why = format!("the answer was truncated after {received} of {wanted} bytes");
     failed(url, ErrorKind::Transient, why)
 }

@@ -102,6 +102,33 @@ fn a_truncated_answer_is_continued_where_it_stopped() {
 }
 
 #[test]
+fn a_file_is_empty_only_if_the_server_says_so() {
+    let server = server(|_, request, _| {
+        let length = if request.path == "/empty" { 0 } else { 30_700 };
+        Reply::status(416).with_header("Content-Range", &format!("bytes */{length}"))
+    });
+    let client = client(None);
+    assert_eq!(client.open(&url(&server, "empty"), 8).unwrap().unwrap().length, 0);
+    let problem = client.open(&url(&server, "x"), 8).err().unwrap();
+    assert_eq!(problem.kind, ErrorKind::Invalid);
+}
+
+#[test]
+fn a_server_that_compresses_its_answers_is_refused_at_once() {
+    let server = server(|count, _, mut reply| {
+        let is_first = count == 0;
+        reply.body.truncate(if is_first { reply.body.len() } else { reply.body.len() / 2 });
+        reply.with_header("Content-Encoding", "gzip")
+    });
+    let problem = read(&client(None), &url(&server, "x")).unwrap_err();
+    assert_eq!(problem.kind, ErrorKind::Invalid);
+    assert!(problem.to_string().contains("`Content-Encoding: gzip`"), "{problem}");
+    assert_eq!(server.take_requests().len(), 2, "the second answer is not asked for again");
+    let marked = self::server(|_, _, reply| reply.with_header("Content-Encoding", "gzip"));
+    assert!(read(&client(None), &url(&marked, "x")).unwrap() == wanted());
+}
+
+#[test]
 fn a_token_is_sent_to_the_hub_but_not_to_redirect_targets() {
     let store = Arc::new(server(|_, _, reply| reply));
     let target = format!("{}/blob?signature=secret", store.url());
@@ -183,6 +210,7 @@ fn missing_and_forbidden_files_are_not_retried() {
         "/gated" => Reply::status(403).with_header("X-Error-Code", "GatedRepo"),
         "/revision" => Reply::status(404).with_header("X-Error-Code", "RevisionNotFound"),
         "/long" => Reply::whole(&[0; 11]),
+        "/unsupported" => Reply::status(501).with_header("Retry-After", "0"),
         "/round" => Reply::redirect("/round"),
         _ => Reply::status(404),
     });
@@ -193,7 +221,18 @@ fn missing_and_forbidden_files_are_not_retried() {
     assert!(gated.hint().unwrap().contains("HF_TOKEN"));
     assert!(fetch("revision").err().unwrap().to_string().contains("RevisionNotFound"));
     assert!(fetch("long").err().unwrap().to_string().ends_with("has more than 10 bytes"));
-    assert_eq!(server.take_requests().len(), 4);
+    for (kind, hint) in
+        [(ServerKind::HUB, "check HF_ENDPOINT"), (ServerKind::WEB, "check the address")]
+    {
+        let client = HttpClient { kind, ..client(None) };
+        let refused = client.small(&url(&server, "unsupported"), 10).err().unwrap();
+        assert_eq!(
+            (refused.kind, refused.hint().as_deref()),
+            (ErrorKind::Invalid, Some(hint)),
+            "{refused}"
+        );
+    }
+    assert_eq!(server.take_requests().len(), 6);
     assert!(fetch("round").err().unwrap().to_string().ends_with("redirects more than 10 times"));
 }
 
