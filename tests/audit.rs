@@ -9,6 +9,7 @@ use arrow_select::take::take_record_batch;
 use serde_json::{Value, json};
 
 use crate::support::damage::{Raw, write_raw};
+use crate::support::faults::Pause;
 use crate::support::tables::{
     corpus, floats, read_scores, strings, table, token_lists, write_parquet,
 };
@@ -265,6 +266,29 @@ fn an_interrupted_commit_is_finished_and_not_called_damage() {
         undisturbed.write("pipeline.yaml", pipeline().to_string());
         undisturbed.longsift(arguments).success();
         assert_eq!(workspace.hashes(&["out/data"]), undisturbed.hashes(&["out/data"]));
+    }
+}
+
+#[test]
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+fn a_running_commit_is_not_called_damage() {
+    const WIDER: [&str; 5] =
+        ["run", "pipeline.yaml", "-q", "--set", "stages.filter.keep_fraction=0.9"];
+    let workspace = workspace();
+    workspace.write("pipeline.yaml", pipeline().to_string());
+    for arguments in [&WIDER[..3], &WIDER] {
+        for (matching, at) in [("rename out/data", 2), ("rename out.run/_SUCCESS", 1)] {
+            let workspace = Workspace::copy_of(&workspace);
+            let mut run = workspace.start_paused(arguments, &Pause { matching, at });
+            run.wait_for_pause();
+            let answer = workspace.longsift(&["verify", "out.run"]).expect(4).to_text();
+            assert!(answer.contains("out.run` is in use by a run"), "{matching}: {answer}");
+            assert!(answer.contains("hint: verify it after the run has ended"), "{answer}");
+            assert!(!answer.contains("--fresh") && !answer.contains("intent.json"), "{answer}");
+            run.resume().success();
+            verified(&workspace, 0);
+        }
+        workspace.longsift(arguments).success();
     }
 }
 
@@ -529,6 +553,8 @@ fn two_identical_runs_do_not_differ() {
     assert_eq!(found["documents"]["same"], 6);
     let text = workspace.longsift(&["diff", "out.run", "other.run"]).success().stdout;
     assert_eq!(text, "no differences in 6 documents\n");
+    let itself = workspace.longsift(&["diff", "out.run", "out.run"]).success().stdout;
+    assert!(itself.contains("both are the same run directory"), "{itself}");
     workspace.longsift(&["diff", "out.run", "absent.run"]).expect(2);
     // Unused statistics and another order of measures change no document.
     let more = pipeline().measure("lexical").measure("recurrence");

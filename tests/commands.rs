@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::support::faults::Pause;
 use crate::support::pages;
 use crate::support::tables::{corpus, write_parquet};
 use crate::support::{Answer, Pipeline, Tiny, Workspace, demo_model, read_json, repository};
@@ -180,6 +182,36 @@ fn a_run_ends_with_its_paths() {
     assert!(!run(&["-q"]).stderr.contains("out/data"));
 }
 
+/// Returns what a command prints on a terminal; `None` without the `script` of util-linux.
+fn on_a_terminal(workspace: &Workspace, arguments: &[&str]) -> Option<String> {
+    let version = Command::new("script").arg("--version").output().ok()?.stdout;
+    if !String::from_utf8_lossy(&version).contains("util-linux") {
+        return None;
+    }
+    let plain = workspace.command(arguments);
+    let words = std::iter::once(plain.get_program()).chain(plain.get_args());
+    let words: Vec<String> = words.map(|word| format!("'{}'", word.display())).collect();
+    let mut command = workspace.command_after("script -qec \"$LINE\" /dev/null && :", arguments);
+    command.env("LINE", words.join(" ")).env("SHELL", "/bin/sh").stdin(Stdio::null());
+    Some(Answer::from_output(command.output().expect("a shell")).success().stdout)
+}
+
+#[test]
+fn a_run_on_a_terminal_prints_json_only_on_request() {
+    let workspace = workspace();
+    let Some(shown) = on_a_terminal(&workspace, &["run", "pipeline.yaml"]) else {
+        eprintln!("skipped: the program `script` of util-linux is missing");
+        return;
+    };
+    assert!(shown.contains("out/data\r\n"), "{shown}");
+    assert!(!shown.contains("{\"") && !shown.contains("\"status\""), "{shown}");
+    for (format, is_json) in [("json", true), ("text", false)] {
+        let run = ["run", "pipeline.yaml", "-q", "--format", format];
+        let shown = on_a_terminal(&workspace, &run).expect("as before");
+        assert_eq!(shown.contains("\"status\":\"nothing_to_do\""), is_json, "{shown}");
+    }
+}
+
 #[test]
 fn the_product_is_described_in_one_sentence() {
     let read = |file: &str| fs::read_to_string(repository().join(file)).unwrap();
@@ -348,6 +380,34 @@ fn status_shows_the_progress_of_a_run() {
     fs::remove_file(workspace.path("out.run/_SUCCESS")).unwrap();
     let json: Value = serde_json::from_str(&status("out.run").success().stdout).unwrap();
     assert_eq!(json["state"], "unfinished");
+}
+
+#[test]
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+fn status_mentions_the_first_unit_before_it_is_scored() {
+    let workspace = workspace();
+    write_parquet(&workspace.path("input/a.parquet"), &corpus("a", &[2048; 24]), 24);
+    for (matching, at) in [("write out.run/journal/", 2), ("create out.run/journal/", 1)] {
+        let workspace = Workspace::copy_of(&workspace);
+        let is_measured = at > 1;
+        let status = |state: &str| {
+            let text = workspace.longsift(&["status", "out.run"]).success().stdout;
+            assert!(text.starts_with(&format!("{state}\n")), "{matching}: {text}");
+            assert!(text.contains("  units     0 of 1 scored\n"), "{matching}: {text}");
+            let windows = "  windows   0 measured in these units; 1 more unit is partly measured\n";
+            assert!(text.contains(windows) || !is_measured, "{matching}: {text}");
+        };
+        let run = ["run", "pipeline.yaml", "-q", "--threads", "1"];
+        let mut run = workspace.start_paused(&run, &Pause { matching, at });
+        run.wait_for_pause();
+        status("running");
+        run.signal(Signal::TERM);
+        run.resume().expect(143);
+        status("unfinished");
+        let summary = workspace.longsift(&["run", "pipeline.yaml", "-q"]).success().summary();
+        let reused = summary["windows_reused"].as_u64().unwrap();
+        assert_eq!(reused > 0, is_measured, "{matching}: {summary}");
+    }
 }
 
 #[test]

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use longsift_engine::base::error::EXIT_CODES;
+use serde_json::json;
 
-use crate::support::{Workspace, repository};
+use crate::support::{Workspace, demo_model, repository};
 
 /// All user-facing pages of the repository.
 fn pages() -> Vec<PathBuf> {
@@ -192,32 +193,35 @@ fn shown_lines_are_matched_in_order() {
     assert_eq!(missing("a\nb\nc\n", "c\na\n"), Some("a"));
 }
 
+/// Runs a command as typed. Standard error comes first: the summary is the last line of standard output.
+fn typed(workspace: &Workspace, command: &str) -> (Option<i32>, String) {
+    let binary = Path::new(env!("CARGO_BIN_EXE_longsift")).parent().expect("a folder").to_owned();
+    let path = std::env::var_os("PATH").expect("a path");
+    let path = std::env::join_paths(std::iter::once(binary).chain(std::env::split_paths(&path)));
+    let done = Command::new("bash")
+        .args(["-euo", "pipefail", "-c", command])
+        .current_dir(workspace.path(""))
+        .env("PATH", path.expect("folders"))
+        .env("XDG_CACHE_HOME", workspace.path("cache"))
+        .output()
+        .expect("bash");
+    let output = [done.stderr, done.stdout].concat();
+    (done.status.code(), String::from_utf8_lossy(&output).into_owned())
+}
+
 /// Every command, typed as shown, succeeds and prints the output of the page.
 #[test]
 fn the_tutorial_works_as_written() {
     let workspace = Workspace::new();
     let datasets = repository().join("datasets").canonicalize().unwrap();
     std::os::unix::fs::symlink(datasets, workspace.path("datasets")).unwrap();
-    let binary = Path::new(env!("CARGO_BIN_EXE_longsift")).parent().unwrap().to_owned();
-    let path = std::env::var_os("PATH").unwrap();
-    let path = std::env::join_paths(std::iter::once(binary).chain(std::env::split_paths(&path)));
-    let path = path.unwrap();
     let page = fs::read_to_string(repository().join("docs/tutorial.md")).unwrap();
     let commands = commands(&page);
     let outputs = commands.iter().filter(|(_, shown)| !shown.is_empty()).count();
     assert!(outputs >= 8, "{commands:?}");
     for (command, shown) in &commands {
-        let done = Command::new("bash")
-            .args(["-euo", "pipefail", "-c", command])
-            .current_dir(workspace.path(""))
-            .env("PATH", &path)
-            .env("XDG_CACHE_HOME", workspace.path("cache"))
-            .output()
-            .unwrap();
-        // Standard error first: the summary is the last line of standard output.
-        let output = [done.stderr, done.stdout].concat();
-        let output = String::from_utf8_lossy(&output);
-        assert!(done.status.success(), "{command}\n{output}");
+        let (code, output) = typed(&workspace, command);
+        assert_eq!(code, Some(0), "{command}\n{output}");
         assert_eq!(missing(&output, shown), None, "{command}\n{output}");
     }
     for page in ["evaluation.html", "report.html"] {
@@ -226,6 +230,69 @@ fn the_tutorial_works_as_written() {
     }
     let kept = fs::read_dir(workspace.path("out/corpus/data")).unwrap().count();
     assert!(kept > 0, "the tutorial keeps nothing");
+}
+
+/// A pipeline as the page on tests assumes it.
+const WEB: &str = "\
+version: 1
+name: web
+input:
+  path: web.jsonl
+  id_column: id
+  text_column: text
+stages:
+  - {stage: tokenize, tokenizer: model, window_tokens: 52}
+  - {stage: recurrence}
+  - {stage: lexical}
+  - {stage: score, formula: balanced-recurrence, within: source}
+  - {stage: filter, keep_fraction: 0.25, guards: [{statistic: repeated_share, max: 0.7}, {statistic: copy_share, max: 0.9}]}
+output: {path: out}
+";
+
+#[test]
+fn the_page_on_tests_works_as_written() {
+    let workspace = Workspace::new();
+    workspace.link("model", &demo_model());
+    workspace.write("web.yaml", WEB);
+    let page = fs::read_to_string(repository().join("docs/testing.md")).unwrap();
+    let blocks = page.split("```").skip(1).step_by(2);
+    let [tests, checks] =
+        blocks.filter_map(|block| block.strip_prefix("yaml\n")).collect::<Vec<_>>()[..]
+    else {
+        panic!("{page}")
+    };
+    // Three equal windows: each letter with its blank is a token.
+    let words: Vec<String> =
+        ('a'..='z').chain('A'..='Z').map(|letter| format!(" {letter}")).collect();
+    workspace.write("fixtures/chapter.txt", words.concat().repeat(3));
+    workspace.write("fixtures/footer.txt", "All rights reserved by the owner. ".repeat(80));
+    let line = |row: usize| {
+        let text: String = (0..90).map(|at| &*words[(at * (row + 3) + at / 9) % 52]).collect();
+        let source = ["books", "web"][row % 2];
+        format!("{}\n", json!({ "id": row.to_string(), "source": source, "text": text }))
+    };
+    workspace.write("web.jsonl", (0..20).map(line).collect::<String>());
+    let commands = commands(&page);
+    let [(validate, mistake), (test, failed), (lock, _)] = &commands[..] else {
+        panic!("{commands:?}")
+    };
+    let succeeds = |command: &str| {
+        let (code, output) = typed(&workspace, command);
+        assert_eq!(code, Some(0), "{command}\n{output}");
+    };
+    succeeds(validate);
+    workspace.write("web.yaml", WEB.replace("text_column", "text_colunm"));
+    let (code, output) = typed(&workspace, "longsift validate web.yaml");
+    assert_eq!((code, missing(&output, mistake)), (Some(2), None), "{output}");
+    workspace.write("web.yaml", WEB);
+    workspace.write("web.tests.yaml", tests);
+    let (code, output) = typed(&workspace, test);
+    assert_eq!((code, missing(&output, failed)), (Some(6), None), "{output}");
+    workspace.write("web.tests.yaml", tests.replace("kept: 2", "kept: 3"));
+    succeeds(test);
+    succeeds(lock);
+    workspace.write("web.yaml", format!("{WEB}{checks}"));
+    succeeds("longsift validate web.yaml");
 }
 
 #[test]

@@ -223,6 +223,50 @@ fn an_input_column_that_differs_from_an_output_column_only_by_case_is_rejected()
 }
 
 #[test]
+fn long_ids_are_refused_by_the_plan_or_quarantined() {
+    let long = |row: usize| "i".repeat(1 << 20) + &row.to_string();
+    let workspace = |ids: Vec<String>| {
+        let workspace = Workspace::new();
+        Tiny::new().write(&workspace.path("model"));
+        let tokens = corpus("a", &vec![64; ids.len()]);
+        let tokens = Arc::clone(tokens.column_by_name("tokens").expect("the tokens"));
+        let input = table(&[("id", strings(ids)), ("tokens", tokens)]);
+        write_parquet(&workspace.path("input/a.parquet"), &input, 16);
+        workspace
+    };
+    let pipeline = Pipeline::tokens("model", 64).filter("keep_fraction: 1");
+    // A column of texts that was taken for ids.
+    let all_long = workspace((0..4).map(long).collect());
+    all_long.write("pipeline.yaml", pipeline.to_string());
+    for command in ["plan", "run"] {
+        let stderr = all_long.longsift(&[command, "pipeline.yaml", "-q"]).expect(2).stderr;
+        assert!(stderr.contains("column `id` has values of 1048"), "{stderr}");
+        assert!(stderr.contains("on average; ids have at most 16384"), "{stderr}");
+        assert!(stderr.contains("remove `id_column`"), "{stderr}");
+    }
+    let without = pipeline.to_string().replace("id_column: id, ", "");
+    all_long.write("pipeline.yaml", without);
+    let summary = all_long.longsift(&["run", "pipeline.yaml", "-q"]).success().summary();
+    assert_eq!(count(&summary, "kept"), 4);
+    // One long id among many, and ids at the limit.
+    let mut ids: Vec<String> = (0..200).map(|row| row.to_string()).collect();
+    (ids[70], ids[80], ids[90]) = (long(70), "a".repeat(16384), "b".repeat(16385));
+    let one_long = workspace(ids.clone());
+    let summary = one_long.run(&pipeline.input("max_quarantined_fraction: 0.5"));
+    assert_eq!((count(&summary, "quarantined"), count(&summary, "kept")), (2, 198));
+    let bad = read_parquet(&one_long.path("out.run/quarantine"));
+    assert_eq!(texts(&bad, "longsift_code"), ["id_too_long"; 2]);
+    assert_eq!(integers(&bad, "longsift_row"), [70, 90]);
+    assert_eq!(
+        texts(&bad, "id"),
+        [ids[70].as_str(), ids[90].as_str()],
+        "the quarantine has the original rows"
+    );
+    assert!(texts(&read_scores(&one_long.path("out.run")), "id").contains(&ids[80]));
+    one_long.longsift(&["verify", "out.run"]).success();
+}
+
+#[test]
 fn an_output_linked_into_the_input_is_rejected() {
     let workspace = Workspace::new();
     Tiny::new().write(&workspace.path("model"));

@@ -1,8 +1,9 @@
-//! The files of `docs/examples` for cron and systemd work as their pages describe.
+//! The files of `docs/examples` for cron, systemd and Slurm work as their pages describe.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use crate::support::tables::{corpus, write_parquet};
 use crate::support::{Pipeline, Tiny, Workspace, repository};
@@ -89,4 +90,33 @@ fn systemd_accepts_the_units() {
     let units = units.map(|unit| folder.path().join(unit));
     let answer = Command::new("systemd-analyze").arg("verify").args(units).output().unwrap();
     assert!(answer.status.success(), "{}", String::from_utf8_lossy(&answer.stderr));
+}
+
+#[test]
+fn a_slurm_task_gets_its_signal_and_a_shard_of_the_whole_array() {
+    let path = examples().join("slurm-array.sh");
+    let script = fs::read_to_string(&path).unwrap();
+    let directives: Vec<&str> =
+        script.lines().filter(|line| line.starts_with("#SBATCH ")).collect();
+    // A minute before the end of its time, the shell of a task is told to stop.
+    assert!(directives.contains(&"#SBATCH --signal=B:TERM@60"), "{directives:?}");
+    let folder = tempfile::tempdir().unwrap();
+    let stub = folder.path().join("longsift");
+    fs::write(&stub, "#!/bin/sh\necho $$ \"$@\"\n").unwrap();
+    fs::set_permissions(&stub, fs::Permissions::from_mode(0o755)).unwrap();
+    let task = Command::new("bash")
+        .arg(path)
+        .arg("web.yaml")
+        .env("PATH", format!("{}:/usr/bin:/bin", folder.path().display()))
+        .env("SLURM_ARRAY_TASK_ID", "7")
+        // A task that is submitted again.
+        .env("SLURM_ARRAY_TASK_COUNT", "1")
+        .env_remove("SHARDS")
+        .env_remove("PHASE")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The command replaces the shell.
+    let expected = format!("{} run web.yaml --phase score --shard 7/64\n", task.id());
+    assert_eq!(String::from_utf8(task.wait_with_output().unwrap().stdout).unwrap(), expected);
 }

@@ -230,6 +230,22 @@ fn the_weakest_component_of_a_minimum_is_named() {
     workspace.longsift(&["explain", "out.run", "d#0#0", "--html", "page.html"]).success();
     let page = fs::read_to_string(workspace.path("page.html")).unwrap();
     assert_eq!(page.matches("limits the score").count(), 1);
+    // A component has its value in the score, and elsewhere the value of its statistic.
+    let found = explain(&workspace, &["out.run", "d#0#0"]);
+    let (above, below) = page.split_once("All statistics").unwrap();
+    assert!(above.contains("<th>component</th><th>value in the score</th>"));
+    assert!(below.contains("<th>statistic</th><th>now</th><th>recorded</th>"));
+    for term in found["selected"]["terms"].as_array().unwrap() {
+        let (name, value) = (term["statistic"].as_str().unwrap(), term["value"].as_f64().unwrap());
+        assert!(above.contains(&format!("<td>{name}</td><td>{value:.6}</td>")), "{term}");
+        let (_, row) = below.split_once(&format!("<td>{name}</td><td>")).unwrap();
+        let shown: f64 = row.split_once('<').unwrap().0.parse().unwrap();
+        let figures = found["figures"].as_array().unwrap();
+        let figure = figures.iter().find(|own| own["statistic"] == name).unwrap();
+        let measured = figure["recorded"].as_f64().unwrap();
+        assert!((shown - measured).abs() < 1e-5, "{shown} {figure}");
+        assert!((value - measured).abs() > 1e-3, "the score has a percentile: {term} {figure}");
+    }
 }
 
 #[test]

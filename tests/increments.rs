@@ -91,6 +91,30 @@ fn only_new_files_are_scored_and_the_threshold_stays() {
 }
 
 #[test]
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+fn a_killed_increment_without_files_is_finished_by_the_same_command() {
+    let workspace = first_day();
+    for file in ["pipeline.lock", "calibration.json", "summary.json", "manifest.json", "_SUCCESS"] {
+        workspace.write("increment.yaml", increment("out.run", "day2").to_string());
+        let command = ["run", "increment.yaml", "-q"];
+        workspace.run_until_killed(&command, &format!("rename day2.run/{file}"), 1);
+        assert!(!workspace.path("day2.run").join(file).exists(), "{file}");
+        let again = run(&workspace, &increment("out.run", "day2"));
+        assert_eq!(again["status"], "nothing_to_do", "{file}");
+        assert!(workspace.path("day2.run/_SUCCESS").exists(), "{file}");
+        workspace.longsift(&["verify", "day2.run"]).success();
+        add_file(&workspace, "c");
+        let third = run(&workspace, &increment("day2.run", "day3"));
+        assert_eq!((count(&third, "rows_in"), &third["status"]), (8, &json!("done")), "{file}");
+        assert_eq!(threshold(&workspace, "day3.run"), threshold(&workspace, "out.run"));
+        for folder in ["day2", "day2.run", "day3", "day3.run"] {
+            fs::remove_dir_all(workspace.path(folder)).unwrap();
+        }
+        fs::remove_file(workspace.path("input/c.parquet")).unwrap();
+    }
+}
+
+#[test]
 fn an_increment_equals_a_run_with_the_same_calibration() {
     let workspace = first_day();
     add_file(&workspace, "c");

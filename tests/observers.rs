@@ -166,6 +166,52 @@ fn a_collector_gets_start_and_complete_with_both_datasets() {
 }
 
 #[test]
+fn a_line_end_in_a_key_injects_no_header() {
+    let (url, requests) = collector("201 Created");
+    let with_key = |key: &str| {
+        let variables = [("OPENLINEAGE_URL", url.as_str()), ("OPENLINEAGE_API_KEY", key)];
+        run(&workspace(), &variables, &["-q"]).success()
+    };
+    with_key("secret\r\n");
+    for _event in ["START", "COMPLETE"] {
+        let (_, headers, _) = requests.recv().unwrap();
+        let is_key = |line: &&String| line.to_lowercase().starts_with("authorization:");
+        let keys: Vec<&String> = headers.iter().filter(is_key).collect();
+        assert!(keys.len() == 1 && keys[0].ends_with(" Bearer secret"), "{headers:?}");
+    }
+    let answer = with_key("secret\r\nX-Evil: one");
+    let says = "lineage is off: OPENLINEAGE_API_KEY has the character U+000D";
+    assert!(answer.stderr.contains(says), "{}", answer.stderr);
+    assert!(!answer.stderr.contains("secret"), "{}", answer.stderr);
+    assert!(requests.try_recv().is_err(), "nothing is sent");
+}
+
+#[test]
+fn an_endless_answer_of_a_collector_is_not_read() {
+    const PIECE: usize = 1 << 16;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (sender, taken) = channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            assert!(stream.read(&mut vec![0; PIECE]).unwrap() > 0);
+            stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").unwrap();
+            let piece = vec![b' '; PIECE];
+            let pieces = (0..4096).take_while(|_| stream.write_all(&piece).is_ok());
+            let _ = sender.send(pieces.count() * PIECE);
+        }
+    });
+    let answer = run(&workspace(), &[("OPENLINEAGE_URL", &url)], &["-q"]).success();
+    assert!(!answer.stderr.contains("lineage event"), "{}", answer.stderr);
+    for _event in ["START", "COMPLETE"] {
+        // Some megabytes wait in the connection.
+        let bytes = taken.recv().unwrap();
+        assert!(bytes < 64 << 20, "{bytes}");
+    }
+}
+
+#[test]
 fn a_failed_run_sends_fail_with_the_reason() {
     let workspace = workspace();
     let log = workspace.path("lineage.jsonl");

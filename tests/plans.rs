@@ -9,7 +9,9 @@ use arrow_schema::{DataType, Field};
 use serde_json::{Value, json};
 
 use crate::support::tables::{corpus, strings, table, token_lists, write_parquet};
-use crate::support::{Answer, Pipeline, Tiny, Workspace, demo_model, files_below, repository};
+use crate::support::{
+    Answer, Pipeline, Tiny, Workspace, demo_model, files_below, read_json, repository,
+};
 
 /// Arguments that make the plan independent of the machine.
 const MACHINE: [&str; 4] = ["--threads", "2", "--kernel", "portable-f32"];
@@ -328,6 +330,29 @@ fn a_pattern_with_engine_dependent_matches_is_a_warning() {
     let answer = workspace.longsift(&["plan", "pipeline.yaml"]).success();
     assert!(answer.stderr.contains("warning: the tokenizer's pattern"), "{}", answer.stderr);
     assert!(answer.stderr.contains("longsift tokens --ids"), "{}", answer.stderr);
+}
+
+#[test]
+fn a_tokenizer_config_that_gives_other_ids_is_a_warning() {
+    let workspace = right();
+    let mut tokenizer = read_json(&workspace.path("model/tokenizer.json"));
+    tokenizer["pre_tokenizer"] = json!({ "type": "ByteLevel", "add_prefix_space": false,
+        "trim_offsets": true, "use_regex": true });
+    workspace.write("model/tokenizer.json", tokenizer.to_string());
+    let mut config = read_json(&workspace.path("model/tokenizer_config.json"));
+    let warning = "warning: files next to `tokenizer.json`";
+    let planned = workspace.longsift(&["plan", "pipeline.yaml"]).success().stderr;
+    assert!(!planned.contains("transformers"), "{planned}");
+    config["additional_special_tokens"] = json!(["<|im_start|>"]);
+    config["add_prefix_space"] = json!(true);
+    workspace.write("model/tokenizer_config.json", config.to_string());
+    for command in ["plan", "run"] {
+        let stderr = workspace.longsift(&[command, "pipeline.yaml"]).success().stderr;
+        assert!(stderr.contains(warning), "{stderr}");
+        assert!(stderr.contains("under other ids: `<|im_start|>`;"), "{stderr}");
+        let prefix = "`add_prefix_space: true` and `tokenizer.json` has false";
+        assert!(stderr.contains(prefix), "{stderr}");
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
+use crate::support::faults::Pause;
 use crate::support::tables::{
     corpus, floats, integers, read_parquet, read_scores, texts, write_parquet,
 };
@@ -107,6 +108,37 @@ fn changed_score_settings_are_listed_and_need_fresh() {
     let summary = workspace.run_with(&changed, &["--fresh"]);
     assert_eq!(summary["windows_reused"], 0);
     assert_eq!(workspace.results(), from_scratch(&workspace, &changed));
+}
+
+#[test]
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+fn a_calibration_replaced_during_a_run_ends_it() {
+    let workspace = workspace();
+    let calibration = |fraction: f64| {
+        workspace.run(&pipeline().filter(&format!("keep_fraction: {fraction}")));
+        fs::read(workspace.path("out.run/calibration.json")).unwrap()
+    };
+    let (first, second) = (calibration(0.5), calibration(0.25));
+    assert_ne!(first, second);
+    let calibrated = pipeline().score("calibration: saved.json");
+    workspace.write("pipeline.yaml", calibrated.to_string());
+    let command = |output: &'static str| ["run", "pipeline.yaml", "-q", "--set", output];
+    workspace.write("saved.json", &first);
+    let pause = Pause { matching: "create other.run/units/", at: 2 };
+    let mut run = workspace.start_paused(&command("output.path=other"), &pause);
+    run.wait_for_pause();
+    workspace.write("new.json", &second);
+    fs::rename(workspace.path("new.json"), workspace.path("saved.json")).unwrap();
+    let refused = run.resume().expect(4).stderr;
+    let message = "the calibration `saved.json` was replaced while this run used it";
+    assert!(refused.contains(message), "{refused}");
+    assert!(refused.contains("hint: run again: the run then uses the current"), "{refused}");
+    assert!(!workspace.path("other/data").exists(), "nothing is committed");
+    let again = workspace.longsift(&command("output.path=other")).success().summary();
+    assert_eq!((&again["windows_scored"], &again["windows_reused"]), (&json!(0), &json!(24)));
+    workspace.longsift(&command("output.path=undisturbed")).success();
+    let data = |output: &str| workspace.hashes(&[&format!("{output}/data")]).into_values();
+    assert!(data("other").eq(data("undisturbed")));
 }
 
 #[test]

@@ -135,6 +135,7 @@ fn output_paths_with_shell_syntax_are_rejected() {
         ("a/..", "not a folder of its own"),
         ("~/out", "`~` is not expanded"),
         ("$HOME/out", "an environment variable is not expanded"),
+        ("s3://bucket/a//b", "`path` contains an empty folder name"),
     ] {
         let set = format!("output.path={path}");
         let answer = workspace.longsift(&["validate", "pipeline.yaml", "--set", &set]).expect(2);
@@ -292,6 +293,60 @@ fn a_small_stack_limit_changes_nothing() {
     let mut command = workspace.command_after("ulimit -s 64 && exec", &arguments);
     let answer = Answer::from_output(command.output().unwrap()).success();
     assert_eq!(answer.summary()["kept"], expected["kept"]);
+}
+
+#[test]
+fn a_thread_that_cannot_be_started_has_exit_code_4() {
+    let workspace = workspace();
+    for (arguments, says) in [
+        (&["run", "pipeline.yaml", "-q"][..], "error: no more threads can be started"),
+        (&["run", "pipeline.yaml"], "(`ulimit -u`, `pids.max` of the control group)"),
+        (&["run", "pipeline.yaml", "--threads", "2"], "error: cannot start 2 threads: "),
+    ] {
+        // No address space has room for such a stack, so every thread fails as beyond a limit of threads.
+        let mut command = workspace.command(arguments);
+        let answer = command.env("RUST_MIN_STACK", (1_u64 << 60).to_string()).output().unwrap();
+        let answer = Answer::from_output(answer).expect(4);
+        assert!(answer.stderr.contains(says), "{}", answer.stderr);
+        assert!(!answer.stderr.contains("panicked"), "{}", answer.stderr);
+    }
+    workspace.longsift(&["run", "pipeline.yaml", "-q"]).success();
+}
+
+#[test]
+#[cfg_attr(
+    not(longsift_mounts),
+    ignore = "needs `unshare` and user namespaces, to mount a file system"
+)]
+fn the_memory_limit_of_a_control_group_lowers_that_of_the_run() {
+    let workspace = workspace();
+    let planned = |groups: &str, folder: &str, limit: &str| {
+        let script = format!(
+            "mount -t tmpfs none /sys/fs/cgroup
+             mkdir -p /sys/fs/cgroup/a/b /sys/fs/cgroup/memory/c
+             echo max >/sys/fs/cgroup/a/b/memory.max
+             echo {limit} >/sys/fs/cgroup/{folder}
+             echo {groups} >/sys/fs/cgroup/groups
+             mount --bind /sys/fs/cgroup/groups /proc/$$/cgroup
+             exec \"$0\" \"$@\""
+        );
+        let enter = format!("unshare --user --map-root-user --mount sh -euc '{script}'");
+        let mut command = workspace.command_after(&enter, &["plan", "pipeline.yaml"]);
+        Answer::from_output(command.output().unwrap()).success().stderr
+    };
+    let lowered =
+        "the control group of this process allows 200.00 MB: the limit is lowered to 150.00 MB";
+    for (groups, folder, limit, is_lowered) in [
+        ("0::/a/b", "a/b/memory.max", "200000000", true),
+        // The limit of an enclosing group.
+        ("0::/a/b", "a/memory.max", "200000000", true),
+        ("4:cpu,memory:/c", "memory/c/memory.limit_in_bytes", "200000000", true),
+        ("4:cpu,memory:/c", "memory/c/memory.limit_in_bytes", "9223372036854771712", false),
+        ("4:cpu:/c", "memory/c/memory.limit_in_bytes", "200000000", false),
+    ] {
+        let says = planned(groups, folder, limit);
+        assert_eq!(says.contains(lowered), is_lowered, "{groups} {folder}: {says}");
+    }
 }
 
 #[test]

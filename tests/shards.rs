@@ -317,6 +317,69 @@ fn shards_of_other_settings_are_refused() {
     assert!(answer.stderr.contains("window_tokens: 512, was 1024"), "{}", answer.stderr);
 }
 
+/// Arguments of a shard that scores with the kernel that every machine has.
+fn portable_arguments(shard: &str) -> Vec<&str> {
+    [&shard_arguments(shard)[..], &["--kernel", "portable-f32"]].concat()
+}
+
+/// Whether that kernel is another than the default of this machine.
+fn has_another_kernel(workspace: &Workspace) -> bool {
+    let plan = workspace.longsift(&["plan", "pipeline.yaml", "--format", "json"]).success().stdout;
+    let plan: Value = serde_json::from_str(&plan).expect("JSON");
+    let own = &plan["device"]["kernel"];
+    assert!(own.is_string(), "{plan:#}");
+    if own == "portable-f32" {
+        eprintln!("skipped: portable-f32 is the only kernel of this machine");
+    }
+    own != "portable-f32"
+}
+
+#[test]
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+fn shards_that_start_together_use_one_kernel() {
+    let workspace = workload();
+    if !has_another_kernel(&workspace) {
+        return;
+    }
+    // It has found no lock, and is about to write its own.
+    let pause = Pause { matching: "link out.run/pipeline.lock", at: 1 };
+    let mut late = workspace.start_paused(&shard_arguments("0/2"), &pause);
+    late.wait_for_pause();
+    workspace.longsift(&portable_arguments("1/2")).success();
+    let scored = units(&workspace);
+    let refused = late.resume().expect(2).stderr;
+    assert!(refused.contains("another shard scores in "), "{refused}");
+    assert!(refused.contains("kernel: "), "{refused}");
+    assert!(refused.contains("same `--kernel NAME`"), "{refused}");
+    assert_eq!(units(&workspace), scored, "it has scored nothing");
+    workspace.longsift(&portable_arguments("0/2")).success();
+    check_accounting(&select(&workspace).success().summary());
+}
+
+#[test]
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+fn a_shard_whose_lock_was_replaced_fails_at_its_end() {
+    let workspace = workload();
+    if !has_another_kernel(&workspace) {
+        return;
+    }
+    // Both find the lock of scores that are gone, and each replaces it with its own.
+    score(&workspace, "0/2");
+    for folder in ["units", "scores", "dropped", "quarantine"] {
+        let _ = fs::remove_dir_all(workspace.path("out.run").join(folder));
+    }
+    let pause = Pause { matching: "rename out.run/pipeline.lock", at: 1 };
+    let mut replacing = workspace.start_paused(&portable_arguments("1/2"), &pause);
+    replacing.wait_for_pause();
+    let pause = Pause { matching: RECORD, at: 1 };
+    let mut first = workspace.start_paused(&shard_arguments("0/2"), &pause);
+    first.wait_for_pause();
+    replacing.resume().success();
+    let refused = first.resume().expect(2).stderr;
+    assert!(refused.contains("another shard scores in "), "{refused}");
+    assert!(refused.contains("kernel: "), "{refused}");
+}
+
 #[test]
 fn the_script_for_slurm_arrays_scores_a_shard_per_task() {
     let workspace = workload();

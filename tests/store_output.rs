@@ -97,6 +97,25 @@ fn a_store_that_ignores_conditions_is_refused() {
 }
 
 #[test]
+fn a_store_without_conditional_writes_is_refused_at_once() {
+    let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
+    let is_conditional = |asked: &Request| {
+        let is = |name| asked.headers.contains_key(name);
+        asked.method == "PUT" && (is("if-none-match") || is("if-match"))
+    };
+    bucket.inject(move |_, request| {
+        is_conditional(request).then_some(Fault::Status(501, "NotImplemented"))
+    });
+    let answer = run(&scenario.before, &bucket, &[]);
+    assert!([2, 4].contains(&answer.code), "{}", answer.stderr);
+    let refused = answer.stderr;
+    for part in ["501", "conditional writes, as supported by Amazon S3, MinIO, Ceph"] {
+        assert!(refused.contains(part), "{part}: {refused}");
+    }
+    assert_eq!(bucket.take_requests().iter().filter(|asked| is_conditional(asked)).count(), 1);
+}
+
+#[test]
 fn a_bucket_holds_the_files_of_a_folder() {
     let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
     bucket.set_page_size(3);

@@ -95,6 +95,19 @@ mod with_stores {
     }
 
     #[test]
+    fn keys_that_are_no_paths_are_left_out_with_a_warning() {
+        let bucket = bucket();
+        for key in ["in//c.parquet", "in/d//e.parquet"] {
+            bucket.put(key, "no Parquet");
+        }
+        let workspace = workspace("s3://bucket/in");
+        let answer = run(&workspace, &bucket, &["-q"]).success();
+        assert_eq!(workspace.results(), local("files"));
+        let says = "left out `in//c.parquet` and 1 more: not a valid path";
+        assert!(answer.stderr.contains(says), "{}", answer.stderr);
+    }
+
+    #[test]
     fn store_faults_are_retried_in_the_input() {
         let bucket = bucket();
         bucket.inject(|count, _| match count {

@@ -253,6 +253,19 @@ fn no_command_overwrites_a_foreign_file() {
 }
 
 #[test]
+fn a_pipeline_with_the_name_of_its_lock_stays() {
+    let workspace = workspace();
+    let text = pipeline().to_string();
+    let json = json!({ "version": 1, "name": "web", "input": { "path": "input" } }).to_string();
+    for own in [text, json] {
+        workspace.write("web.lock", &own);
+        let refused = workspace.longsift(&["lock", "web.lock"]).expect(2).stderr;
+        assert!(refused.contains("`web.lock` was not written by longsift"), "{refused}");
+        assert_eq!(fs::read_to_string(workspace.path("web.lock")).unwrap(), own);
+    }
+}
+
+#[test]
 fn files_of_longsift_are_overwritten() {
     let workspace = workspace();
     workspace.write("pipeline.yaml", pipeline().to_string());

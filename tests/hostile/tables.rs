@@ -1,4 +1,4 @@
-//! Malicious Parquet: small on disk and large in memory.
+//! Malicious Parquet and JSON Lines: small on disk and large in memory.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -10,6 +10,7 @@ use arrow_array::{ArrayRef, RecordBatch, StringArray};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{BrotliLevel, Compression, GzipLevel, ZstdLevel};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use serde_json::{Map, Value, json};
 
 use super::{bounded, within};
 use crate::support::damage::{Raw, edit_column_chunk, split, write_raw};
@@ -88,6 +89,94 @@ fn pages_beyond_the_memory_limit_are_not_read() {
             assert_eq!(integers(&table, "longsift_row"), [0]);
         }
     }
+}
+
+#[test]
+fn a_page_beyond_the_limit_in_another_column_is_named() {
+    let notes = ["n".repeat(1_000_000), "short".to_owned(), "short".to_owned()];
+    let texts_in: Vec<String> = (0..3).map(prose).collect();
+    let ids = strings(["0", "1", "2"]);
+    let input = table(&[("id", ids), ("text", strings(&texts_in)), ("note", strings(&notes))]);
+    let workspace = workspace();
+    write_compressed(
+        &workspace.path("input/a.parquet"),
+        &input,
+        Compression::SNAPPY,
+        false,
+        Some(1),
+    );
+    let with = |more: &str| {
+        let pipeline = Pipeline::text("model", 64).input(more).filter("keep_fraction: 1");
+        workspace.write("p.yaml", pipeline.to_string());
+        ["run", "p.yaml", "-q", "--fresh"]
+    };
+    let small = "max_document_bytes: 65536";
+    let stderr = workspace.longsift(&with(small)).expect(3).stderr;
+    assert!(stderr.contains("a.parquet, row group 0"), "{stderr}");
+    assert!(stderr.contains("the limit is 262144 (four times `max_document_bytes`)"), "{stderr}");
+    let (_, least) = stderr.split_once("set `input.max_document_bytes` to at least ").unwrap();
+    let least = least.split(',').next().unwrap();
+    let lenient = "on_bad_file: quarantine, max_quarantined_fraction: 0.4";
+    workspace.longsift(&with(&format!("{small}, {lenient}"))).success();
+    let bad = read_parquet(&workspace.path("out.run/quarantine"));
+    assert_eq!(texts(&bad, "longsift_code"), ["page_too_large"]);
+    assert_eq!(integers(&bad, "longsift_row"), [0]);
+    workspace.longsift(&with(&format!("max_document_bytes: {least}"))).success();
+    let data = read_parquet(&workspace.path("out/data"));
+    let mut whole = texts(&data, "id").into_iter().zip(texts(&data, "note"));
+    assert!(whole.any(|(id, note)| id == "0" && note == notes[0]));
+}
+
+/// Names of fields that are data: with a column for each, memory would grow with rows times names.
+#[test]
+fn rows_with_unique_keys_take_bounded_memory() {
+    let keys = |row: usize| (0..50).map(move |at| (format!("url{row}_{at}"), json!(at)));
+    let line = |row: usize, own: Map<String, Value>, inside: bool| {
+        let mut line = json!({ "id": row.to_string(), "text": &prose(row)[..400] });
+        let fields = line.as_object_mut().expect("an object");
+        if inside {
+            fields.insert("meta".to_owned(), own.into());
+        } else {
+            fields.extend(own);
+        }
+        format!("{line}\n")
+    };
+    let lines = |inside: bool| -> String {
+        (0..1000).map(|row| line(row, keys(row).collect(), inside)).collect()
+    };
+    let workspace = workspace();
+    let pipeline = Pipeline::text("", 64)
+        .without_model(Some("model"))
+        .measure("recurrence")
+        .score("formula: far-recurrence")
+        .input(LIMIT)
+        .filter("keep_fraction: 1");
+    workspace.write("p.yaml", pipeline.to_string());
+    let run = ["run", "p.yaml", "-q", "--fresh"];
+    workspace.write("input/a.jsonl", lines(true));
+    let summary = within(&workspace, "keys of an object", &run, 0, MAX_KIB).summary();
+    assert_eq!((count(&summary, "rows_in"), count(&summary, "quarantined")), (1000, 0));
+    let data = read_parquet(&workspace.path("out/data"));
+    let meta = data.column_by_name("meta").unwrap().as_map();
+    for (at, id) in texts(&data, "id").iter().enumerate() {
+        let entries = meta.value(at);
+        let names: Vec<String> = keys(id.parse().unwrap()).map(|(name, _)| name).collect();
+        let entries = RecordBatch::from(entries);
+        let found: Vec<(String, i64)> =
+            texts(&entries, "key").into_iter().zip(integers(&entries, "value")).collect();
+        assert_eq!(found, names.into_iter().zip(0..).collect::<Vec<_>>(), "{id}");
+    }
+    // Columns themselves cannot become a map.
+    workspace.write("input/a.jsonl", lines(false));
+    let stderr = within(&workspace, "keys of rows", &run, 2, MAX_KIB).stderr;
+    assert!(stderr.contains("too many fields to infer columns"), "{stderr}");
+    let (_, advice) =
+        stderr.split_once("list the columns that you need in `input.schema`").unwrap();
+    let schema = advice.split('`').nth(1).unwrap();
+    assert_eq!(schema, "{id: string, text: string}");
+    workspace.write("p.yaml", pipeline.input(&format!("schema: {schema}")).to_string());
+    let summary = within(&workspace, "with a schema", &run, 0, MAX_KIB).summary();
+    assert_eq!((count(&summary, "rows_in"), count(&summary, "quarantined")), (1000, 0));
 }
 
 /// A page whose header claims a small size.

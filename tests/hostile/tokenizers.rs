@@ -73,6 +73,16 @@ fn a_tokenizer_without_a_vocabulary_is_rejected() {
         plain.write("model/tokenizer.json", text);
         refused(&plain, what, 3, unusable);
     }
+    for (text, found) in [
+        (
+            "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 7\n",
+            "it is a Git LFS pointer; fetch the actual file: `git lfs pull`",
+        ),
+        ("\n<!doctype html><title>Sign in</title>", "it is an HTML page; download the file itself"),
+    ] {
+        plain.write("model/tokenizer.json", text);
+        refused(&plain, found, 3, &format!("{unusable}: {found}"));
+    }
 }
 
 #[test]

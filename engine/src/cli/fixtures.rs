@@ -91,7 +91,7 @@ fn read(path: &Path) -> Result<Vec<(Test, String)>> {
     let name = path.display().to_string();
     let bytes = files::read_if_present(path)?.ok_or_else(|| {
         Diagnostic::error(Blame::Pipeline, format!("tests file `{name}` not found"))
-            .hint("create it, or name another file with `--tests`; docs/testing.md has an example")
+            .hint("create it, or name another file with `--tests`; it lists tests under `tests`, each with `name` and `rows`")
     })?;
     let text = String::from_utf8(bytes)
         .map_err(|_| Diagnostic::error(Blame::Pipeline, format!("`{name}` is not UTF-8")))?;

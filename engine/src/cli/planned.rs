@@ -22,6 +22,7 @@ pub(super) fn make_plan_with(
         let pool = rayon::ThreadPoolBuilder::new().num_threads(usize::from(threads));
         pool.build_global().map_err(|error| {
             Diagnostic::error(Blame::Machine, format!("cannot start {threads} threads: {error}"))
+                .hint("lower `--threads`, or raise the limit of threads (`ulimit -u`, `pids.max` of the control group)")
         })?;
     }
     let plan = crate::plan(pipeline, overrides, options)?;

@@ -149,7 +149,14 @@ fn object(value: &impl Serialize) -> Map<String, Value> {
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_none() {
-            return writeln!(f, "no differences in {} documents", count(self.documents.same));
+            writeln!(f, "no differences in {} documents", count(self.documents.same))?;
+            if self.runs[0] == self.runs[1] {
+                writeln!(
+                    f,
+                    "  both are the same run directory; a run replaces its selection, so copy the directory before to compare"
+                )?;
+            }
+            return Ok(());
         }
         for (name, lines) in self.parts() {
             if !lines.is_empty() {
