@@ -309,11 +309,16 @@ fn files_of_longsift_are_overwritten() {
 fn clearing_a_cache_removes_only_files_of_longsift() {
     let workspace = workspace();
     workspace.run(&pipeline());
+    let hexadecimal = format!("cache/longsift/lines/{}.json", "0".repeat(64));
     let foreign = [
+        hexadecimal.as_str(),
         "cache/longsift/tables/customers.csv",
         "cache/longsift/tables/00.table",
         "cache/longsift/identities/people.json",
         "cache/longsift/hub/own/notes",
+        "cache/longsift/hub/notes",
+        "cache/longsift/stores/notes",
+        "cache/longsift/journals/notes",
         "cache/longsift/journals/own/notes",
         "out.run/notes",
     ];
@@ -327,7 +332,7 @@ fn clearing_a_cache_removes_only_files_of_longsift() {
         "--runs",
         ".",
         "--clear",
-        "tables,identities,hub,journals,runs",
+        "tables,identities,lines,hub,stores,journals,runs",
         "--format",
         "json",
     ];

@@ -182,7 +182,10 @@ fn is_own(kind: &str, path: &Path) -> Result<bool> {
             marked::carries(path, Mark::Keys(&["identity", "weights_digest"]))
         }
         "tables" | "identities" => Ok(is_partial() == Some(true)),
-        "lines" => Ok(ends(".json").is_some_and(|stem| stem.len() == 64)),
+        "lines" if ends(".json").is_some_and(|stem| stem.len() == 64) => {
+            marked::carries(path, Mark::Contains("\"stretches\":"))
+        }
+        "lines" => Ok(false),
         _ => Ok(marked::is_own_folder(path)?),
     }
 }

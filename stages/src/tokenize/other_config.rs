@@ -13,6 +13,8 @@ use crate::model::{ModelProblem, listed};
 /// Settings that name several tokens.
 const TOKEN_LISTS: [&str; 3] =
     ["additional_special_tokens", "extra_special_tokens", "model_specific_special_tokens"];
+/// Classes that use the steps of a `tokenizer.json` as they find them.
+const GENERAL_CLASSES: [&str; 2] = ["PreTrainedTokenizerFast", "TokenizersBackend"];
 /// Settings of a normalizer for BERT, by their names here and in `tokenizer.json`.
 const BERT_SETTINGS: [(&str, &str); 3] = [
     ("do_lower_case", "lowercase"),
@@ -125,12 +127,16 @@ fn flags(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<String> {
 fn prefix_space(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<String> {
     let wanted = config.get("add_prefix_space")?.as_bool()?;
     let first = tokenizer.get_pre_tokenizer().and_then(|first| serde_json::to_value(first).ok());
-    let scheme = first.as_ref().and_then(|first| first.get("prepend_scheme")?.as_str());
-    let added = first.as_ref().and_then(|first| first.get("add_prefix_space")?.as_bool());
-    let own = match scheme {
-        Some(scheme) => scheme != "never",
-        None => added.or_else(|| normalizer_prefix(config, tokenizer))?,
+    // Only classes of a model build the steps of a sequence again.
+    let class = config.get("tokenizer_class").and_then(Value::as_str).unwrap_or_default();
+    let steps = first.as_ref().and_then(|first| first.get("pretokenizers")?.as_array());
+    let steps = steps.filter(|_| !class.is_empty() && !GENERAL_CLASSES.contains(&class));
+    let adds = |step: &Value| match step.get("prepend_scheme").and_then(Value::as_str) {
+        Some(scheme) => Some(scheme != "never"),
+        None => step.get("add_prefix_space")?.as_bool(),
     };
+    let own = first.iter().chain(steps.into_iter().flatten()).find_map(adds);
+    let own = own.or_else(|| normalizer_prefix(class, tokenizer))?;
     (own != wanted).then(|| {
         format!(
             "`tokenizer_config.json` has `add_prefix_space: {wanted}` and `tokenizer.json` has {own}: transformers follows the \
@@ -140,8 +146,7 @@ fn prefix_space(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<St
 }
 
 /// Returns whether the normalizer of a tokenizer of Llama puts a blank before a text; `None` for other tokenizers.
-fn normalizer_prefix(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<bool> {
-    let class = config.get("tokenizer_class")?.as_str()?;
+fn normalizer_prefix(class: &str, tokenizer: &Tokenizer) -> Option<bool> {
     let normalizer = serde_json::to_value(tokenizer.get_normalizer()?).ok()?;
     let steps = match normalizer.get("normalizers").and_then(Value::as_array) {
         Some(steps) => steps.clone(),
@@ -218,6 +223,22 @@ mod tests {
             "unk_token": null, "add_prefix_space": false, "additional_special_tokens": ["<s>"], "do_lower_case": true,
         });
         assert_eq!(differences_of(&tokenizer(), &config), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_blank_before_a_text_is_compared_inside_a_sequence() {
+        let mut own = tokenizer();
+        let digits = json!({"type": "Digits", "individual_digits": true});
+        own["pre_tokenizer"] =
+            json!({"type": "Sequence", "pretokenizers": [digits, own["pre_tokenizer"]]});
+        for (class, wanted, differ) in [
+            ("Qwen2Tokenizer", true, true),
+            ("Qwen2Tokenizer", false, false),
+            ("TokenizersBackend", true, false),
+        ] {
+            let config = json!({"tokenizer_class": class, "add_prefix_space": wanted});
+            assert_eq!(!differences_of(&own, &config).is_empty(), differ, "{class} {wanted}");
+        }
     }
 
     #[test]

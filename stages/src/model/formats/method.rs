@@ -147,7 +147,8 @@ fn gptq(settings: &Fields<'_>) -> Method {
             &format!("`gptq` with {bits} bits is not supported (2, 3, 4 and 8 are)"),
         );
     }
-    let format = settings.optional_text("checkpoint_format").unwrap_or("gptq");
+    let format = first_text(settings, ["checkpoint_format", "format"]).unwrap_or("gptq".to_owned());
+    let format = format.as_str();
     if !["gptq", "gptq_v2"].contains(&format) {
         return unsupported(settings, &format!("`gptq` in the format `{format}` is not supported"));
     }
@@ -163,7 +164,7 @@ fn gptq(settings: &Fields<'_>) -> Method {
 
 fn awq(settings: &Fields<'_>) -> Method {
     let bits = settings.first_size(&["bits", "w_bit"], 64, None);
-    let version = settings.optional_text("version").unwrap_or("gemm").to_lowercase();
+    let version = first_text(settings, ["version", "format"]).unwrap_or("gemm".to_owned());
     if settings.is_clean() && (bits != 4 || version != "gemm") {
         return unsupported(
             settings,
@@ -173,6 +174,20 @@ fn awq(settings: &Fields<'_>) -> Method {
         );
     }
     Method::Awq { group_size: group_size(settings) }
+}
+
+/// Reads a text that has two names, in lower case. Notes a contradiction if both are present and differ.
+fn first_text(settings: &Fields<'_>, names: [&str; 2]) -> Option<String> {
+    let texts = names.map(|name| settings.optional_text(name).map(str::to_lowercase));
+    if let [Some(first), Some(second)] = &texts
+        && first != second
+    {
+        settings.contradict(format!(
+            "`{}` is `{first}`, but `{}` is `{second}`: two names of one setting",
+            names[0], names[1]
+        ));
+    }
+    texts.into_iter().flatten().next()
 }
 
 /// Reads `group_size`; -1 means all inputs.
@@ -324,6 +339,8 @@ mod tests {
             gptq,
             Method::Gptq(Gptq { bits: 4, group_size: None, second_format: false, ordered: false })
         );
+        let second = json!({"quant_method": "gptq", "bits": 4, "format": "gptq_v2"});
+        assert!(matches!(parsed(&second), Ok(Method::Gptq(Gptq { second_format: true, .. }))));
         let awq = parsed(&json!({"quant_method": "awq", "w_bit": 4, "q_group_size": 64})).unwrap();
         assert_eq!(awq, Method::Awq { group_size: Some(64) });
     }
@@ -364,6 +381,9 @@ mod tests {
             let message = parsed(&settings).unwrap_err();
             assert_eq!(message, format!("the checkpoint is quantised: {why}"));
         }
+        let both = json!({"quant_method": "gptq", "bits": 4, "checkpoint_format": "gptq", "format": "gptq_v2"});
+        let message = parsed(&both).unwrap_err();
+        assert!(message.contains("`checkpoint_format` is `gptq`, but `format` is"), "{message}");
         let mode = json!({"quantization": {"group_size": 32, "bits": 4, "mode": "mxfp4"}});
         assert!(method(&mode).unwrap_err().ends_with("MLX's mode `mxfp4` is not supported"));
     }
