@@ -346,6 +346,10 @@ def test_files_that_changed_since_the_run_are_not_read(pipeline: Path) -> None:
     with pytest.raises(ValueError, match="commit .* is unfinished"):
         longsift.kept(run)
     intent.unlink()
+    (run / "_SUCCESS").rename(run / "success")
+    with pytest.raises(FileNotFoundError, match="not finished"):
+        longsift.kept(run)
+    (run / "success").rename(run / "_SUCCESS")
     whole = manifest.read_bytes()
     for damaged in (b"", whole.replace(b"windows", b"windowz", 1)):
         manifest.write_bytes(damaged)

@@ -153,12 +153,12 @@ def kept(run_dir: str | os.PathLike[str]) -> Dataset:
     The run directory may be in an object store. Raises `FileNotFoundError` if the run is not finished, `ValueError`
     if the output is not Parquet, a file has another size than the run wrote, or a commit is unfinished.
     """
-    from pyarrow import dataset
+    from pyarrow import dataset, fs
 
     files, root, address = _opened(run_dir)
     manifest = _manifest(files, root)
-    if not manifest:
-        raise FileNotFoundError(f"{address} has no manifest: it is not a run directory, or its run is not finished")
+    if not manifest or files.get_file_info(f"{root}/_SUCCESS").type == fs.FileType.NotFound:
+        raise FileNotFoundError(f"{address} has no manifest or no _SUCCESS: it is not a run directory, or its run is not finished")
     names = [part["path"] for part in manifest["data"]]
     if others := [name for name in names if not name.endswith(".parquet")]:
         raise ValueError(f"the output of {address} is not Parquet but for example {others[0]}")

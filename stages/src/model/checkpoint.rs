@@ -162,9 +162,14 @@ fn other_head(
     let embedding = parts.first()?.first()?;
     let heads = ["lm_head.weight", "language_model.lm_head.weight", "embed_out.weight"];
     let head = heads.into_iter().find(|name| tensors.contains(name))?;
-    let [embedding] = &embedding.stored[..] else { return None };
-    let head = tensors.find(head).filter(|head| head.name != embedding.name)?;
-    match have_same_bytes(embedding, &head) {
+    let is_used = embedding.stored.iter().any(|stored| stored.name == head);
+    let head = tensors.find(head).filter(|_| !is_used)?;
+    let same = match &embedding.stored[..] {
+        [embedding] => have_same_bytes(embedding, &head),
+        _ => Ok(false),
+    };
+    let embedding = embedding.stored.first()?;
+    match same {
         Ok(true) => None,
         Ok(false) => {
             let message = format!(
