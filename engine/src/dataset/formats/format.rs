@@ -71,16 +71,20 @@ impl FileFormat {
 }
 
 /// Extensions of data files that are not read, including those of compressed files.
-const OTHER_EXTENSIONS: [&str; 16] = [
+const OTHER_EXTENSIONS: [&str; 22] = [
     "csv", "avro", "orc", "lance", "warc", "tar", "zip", "7z", "xz", "bz2", "lz4", "lzma", "gz",
-    "zst", "zstd", "br",
+    "zst", "zstd", "br", "tgz", "tbz2", "rar", "jl", "ldjson", "pqt",
 ];
 /// Extensions of files about other files.
 const AUXILIARY_EXTENSIONS: [&str; 7] = ["crc", "md5", "sha1", "sha256", "sha512", "sig", "asc"];
 
-/// Whether the name of a file that is not read looks like data: `a.csv`, `a.jsonl.xz`, `a.parquet.tmp`.
+/// Whether the name of a file that is not read looks like data: `a.csv`, `a.jsonl.xz`, `a.parquet.tmp`, `a.jsonl/part-0`.
 fn looks_like_data(name: &str) -> bool {
-    let name = name.rsplit('/').next().unwrap_or(name).to_ascii_lowercase();
+    let name = name.to_ascii_lowercase();
+    let (folders, name) = name.rsplit_once('/').unwrap_or(("", &name));
+    if !name.contains('.') {
+        return folders.split('/').any(FileFormat::is_known);
+    }
     let part = |part: &str| {
         let end = part.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(part.len());
         part[..end].to_owned()
@@ -200,14 +204,26 @@ mod tests {
             "i.parquet.crc",
             "state.json",
             "v1.2/notes.txt",
+            "i.jsonl/part-00000",
+            "j.jl",
+            "LICENSE",
         ];
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let (chosen, others) = select_input_files(&names, InputFormat::Auto).unwrap();
         assert_eq!(chosen, ["a.parquet", "b.PARQUET", "c.pq"]);
         assert_eq!(
             others,
-            ["d.csv", "e.jsonl.xz", "f.jsonl", "g.parquet.tmp", "h.jsonl-00000-of-00002"]
+            [
+                "d.csv",
+                "e.jsonl.xz",
+                "f.jsonl",
+                "g.parquet.tmp",
+                "h.jsonl-00000-of-00002",
+                "i.jsonl/part-00000",
+                "j.jl"
+            ]
         );
-        assert_eq!(select_input_files(&names[10..], InputFormat::Auto).unwrap().1, ["state.json"]);
+        let metadata = select_input_files(&names[10..12], InputFormat::Auto).unwrap();
+        assert_eq!(metadata.1, ["state.json"]);
     }
 }
