@@ -9,8 +9,10 @@ fn main() {
         "longsift_preload",
         "longsift_mounts",
         "longsift_systemd",
+        "longsift_script",
         "longsift_browser",
         "longsift_pyarrow",
+        "longsift_avx2",
         "longsift_amx",
     ]);
 }

@@ -10,11 +10,12 @@ use std::process::Command;
 type Probe = (&'static str, fn() -> bool);
 
 /// Every cfg that a build script may request.
-const PROBES: [Probe; 12] = [
+const PROBES: [Probe; 13] = [
     ("longsift_shared", shared),
     ("longsift_preload", preload),
     ("longsift_mounts", mounts),
     ("longsift_systemd", systemd),
+    ("longsift_script", script),
     ("longsift_browser", browser),
     ("longsift_cxx", cxx),
     ("longsift_pyarrow", pyarrow),
@@ -67,6 +68,12 @@ fn mounts() -> bool {
 
 fn systemd() -> bool {
     succeeds("systemd-analyze", &["--version"])
+}
+
+/// The program of util-linux that runs a command on a terminal; that of BSD has other options.
+fn script() -> bool {
+    let done = Command::new("script").arg("--version").output();
+    done.is_ok_and(|done| String::from_utf8_lossy(&done.stdout).contains("util-linux"))
 }
 
 /// Headless browser.

@@ -98,7 +98,7 @@ fn a_slurm_task_gets_its_signal_and_a_shard_of_the_whole_array() {
     let script = fs::read_to_string(&path).unwrap();
     let directives: Vec<&str> =
         script.lines().filter(|line| line.starts_with("#SBATCH ")).collect();
-    // A minute before the end of its time, the shell of a task is told to stop.
+    // Slurm sends TERM to the shell of a task 60 s before its time limit.
     assert!(directives.contains(&"#SBATCH --signal=B:TERM@60"), "{directives:?}");
     let folder = tempfile::tempdir().unwrap();
     let stub = folder.path().join("longsift");

@@ -322,25 +322,13 @@ fn portable_arguments(shard: &str) -> Vec<&str> {
     [&shard_arguments(shard)[..], &["--kernel", "portable-f32"]].concat()
 }
 
-/// Whether that kernel is another than the default of this machine.
-fn has_another_kernel(workspace: &Workspace) -> bool {
-    let plan = workspace.longsift(&["plan", "pipeline.yaml", "--format", "json"]).success().stdout;
-    let plan: Value = serde_json::from_str(&plan).expect("JSON");
-    let own = &plan["device"]["kernel"];
-    assert!(own.is_string(), "{plan:#}");
-    if own == "portable-f32" {
-        eprintln!("skipped: portable-f32 is the only kernel of this machine");
-    }
-    own != "portable-f32"
-}
-
 #[test]
-#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+#[cfg_attr(
+    not(all(longsift_preload, any(longsift_avx2, target_arch = "aarch64"))),
+    ignore = "needs LD_PRELOAD (Linux with glibc), and a processor with another kernel than portable-f32"
+)]
 fn shards_that_start_together_use_one_kernel() {
     let workspace = workload();
-    if !has_another_kernel(&workspace) {
-        return;
-    }
     // It has found no lock, and is about to write its own.
     let pause = Pause { matching: "link out.run/pipeline.lock", at: 1 };
     let mut late = workspace.start_paused(&shard_arguments("0/2"), &pause);
@@ -357,12 +345,12 @@ fn shards_that_start_together_use_one_kernel() {
 }
 
 #[test]
-#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+#[cfg_attr(
+    not(all(longsift_preload, any(longsift_avx2, target_arch = "aarch64"))),
+    ignore = "needs LD_PRELOAD (Linux with glibc), and a processor with another kernel than portable-f32"
+)]
 fn a_shard_whose_lock_was_replaced_fails_at_its_end() {
     let workspace = workload();
-    if !has_another_kernel(&workspace) {
-        return;
-    }
     // Both find the lock of scores that are gone, and each replaces it with its own.
     score(&workspace, "0/2");
     for folder in ["units", "scores", "dropped", "quarantine"] {

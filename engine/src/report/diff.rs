@@ -153,7 +153,7 @@ impl fmt::Display for Difference {
             if self.runs[0] == self.runs[1] {
                 writeln!(
                     f,
-                    "  both are the same run directory; a run replaces its selection, so copy the directory before to compare"
+                    "  both are the same run directory; to compare with an earlier selection, copy its directory before the run"
                 )?;
             }
             return Ok(());

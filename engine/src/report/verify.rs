@@ -477,15 +477,20 @@ pub fn verify(directory: &RunDirectory) -> Result<Verification> {
     let mut counts = Counts::default();
     // Scores of another run are checked in that run's directory.
     let scores = manifest.as_ref().map_or(Ok(None), Manifest::other_scores);
-    for record in records.iter().filter(|_| manifest.is_none()) {
-        found.with_remedy(Remedy::Rebuild, |found| found.unit(directory, record))?;
-    }
-    let planned = PlannedScores::read(directory)?;
-    if manifest.is_none() && !records.is_empty() && files::size(&directory.plan())?.is_none() {
+    let planned = match &manifest {
+        None => Some(PlannedScores::read(directory)?),
+        Some(_) => None,
+    };
+    if planned.is_some() && !records.is_empty() && files::size(&directory.plan())?.is_none() {
         found.find_with(Remedy::Finish, "plan.json", "it does not exist, so no unit counts");
     }
-    for record in records.iter().filter(|record| manifest.is_some() || planned.contains(record)) {
-        counts.add(&record.counts);
+    for record in &records {
+        if planned.is_some() {
+            found.with_remedy(Remedy::Rebuild, |found| found.unit(directory, record))?;
+        }
+        if planned.as_ref().is_none_or(|planned| planned.contains(record)) {
+            counts.add(&record.counts);
+        }
     }
     found.rows = counts.rows;
     found.with_remedy(Remedy::Rebuild, |found| found.sealed(&directory.plan(), "plan.json"))?;

@@ -100,7 +100,7 @@ pub fn create_folder(path: &Path) -> std::result::Result<(), StorageError> {
 
 /// Whether the contents of a folder may be removed: it has the mark, is empty or is missing. A file is not a folder.
 pub fn is_own_folder(path: &Path) -> std::result::Result<bool, StorageError> {
-    if !is_address(path) && std::fs::metadata(path).is_ok_and(|status| !status.is_dir()) {
+    if path.exists() && !path.is_dir() {
         return Ok(false);
     }
     let mut names = files::list_if_present(path)?;

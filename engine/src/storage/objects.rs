@@ -115,7 +115,9 @@ fn fetch(
 fn other_length(operation: &'static str, url: &str, expected: u64, received: u64) -> StorageError {
     let (expected, received) = (text::count(expected), text::count(received));
     let why = format!("expected {expected} bytes, got {received}");
-    StorageError::new(operation, Location::parse(url), ErrorKind::Invalid, why)
+    StorageError::new(operation, Location::parse(url), ErrorKind::Invalid, why).with_hint(
+        "the server does not answer as S3 does: use another one, or copy the files to a disk",
+    )
 }
 
 /// Returns the names of all files below an address (without the address and its slash), sorted.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::catalogue::Catalogue;
 use super::config::ModelConfig;
-use super::formats::{self, Finder, LocatedTensor, Method};
+use super::formats::{self, Finder, HEADS, LocatedTensor, Method};
 use super::problem::{ModelProblem, listed, with_remedies};
 use super::spec::AttentionSpec;
 use super::stored::{StoredTensor, StoredTensors, WeightSource};
@@ -149,8 +149,8 @@ pub(crate) fn locate_parts(
     if problems.is_empty() { Ok(parts) } else { Err(problems) }
 }
 
-/// Returns the problem if the checkpoint of a model whose head is the embedding has a head that differs from it. Versions of the
-/// transformers library disagree which of them counts.
+/// Returns the problem if the checkpoint of a model whose head is the embedding has a head that differs from it: some versions of
+/// the transformers library use the head, others the embedding.
 fn other_head(
     parts: &[Vec<LocatedTensor>],
     tensors: &mut StoredTensors,
@@ -160,8 +160,8 @@ fn other_head(
         return None;
     }
     let embedding = parts.first()?.first()?;
-    let heads = ["lm_head.weight", "language_model.lm_head.weight", "embed_out.weight"];
-    let head = heads.into_iter().find(|name| tensors.contains(name))?;
+    let mut heads = HEADS.into_iter().chain(["embed_out.weight"]);
+    let head = heads.find(|name| tensors.contains(name))?;
     let is_used = embedding.stored.iter().any(|stored| stored.name == head);
     let head = tensors.find(head).filter(|_| !is_used)?;
     let same = match &embedding.stored[..] {

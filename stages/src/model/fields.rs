@@ -104,14 +104,20 @@ impl<'a> Fields<'a> {
         self.optional_size(name, max).unwrap_or(1)
     }
 
-    /// Notes a contradiction if several of the keys, names of one number, are present with different values.
-    pub(crate) fn check_agreement(&self, names: &[&str]) {
-        let mut present = names.iter().filter_map(|name| Some((name, self.value(name)?)));
+    /// Notes a contradiction if keys that are names of one number have different values. An absent first name has `default`.
+    pub(crate) fn check_agreement(&self, names: &[&str], default: Option<f64>) {
+        let numbers = names.iter().map(|name| (*name, self.value(name).and_then(Value::as_f64)));
+        let mut numbers: Vec<(&str, Option<f64>)> = numbers.collect();
+        if let Some((_, first)) = numbers.first_mut() {
+            *first = first.or(default);
+        }
+        let mut present = numbers.iter().filter_map(|(name, number)| Some((name, (*number)?)));
         let Some((name, value)) = present.next() else { return };
-        let other = present.find(|(_, other)| other.as_f64() != value.as_f64());
-        if let Some((other_name, other)) = other {
+        if let Some((other, other_value)) =
+            present.find(|(_, other)| other.to_bits() != value.to_bits())
+        {
             self.contradict(format!(
-                "{} has `{name}` {value} and `{other_name}` {other}, two names of one number",
+                "{} has `{other}` {other_value}, but `{name}` is {value}: two names of one number",
                 self.location
             ));
         }

@@ -19,6 +19,7 @@ mod scaled;
 
 pub(crate) use architecture::Architecture;
 pub(crate) use blocks::BlockType;
+pub(crate) use find::HEADS;
 pub(crate) use finder::{Finder, LocatedTensor};
 pub(crate) use method::{Method, read as method};
 pub(crate) use numbers::floats;

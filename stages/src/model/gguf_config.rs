@@ -124,48 +124,47 @@ pub(crate) fn config(
     if let Some(scaling) = scaling(shard, &key, &requires_config)? {
         config.insert("rope_scaling".to_owned(), scaling);
     }
-    match unread(shard, architecture).next() {
+    let prefix = key("");
+    match unread(shard, &prefix).next() {
         Some(name) => Err(requires_config(&format!(
-            "has the entry `{name}`, which is supported only with a config.json"
+            "has the entry `{prefix}{name}`, which is supported only with a config.json"
         ))),
         None => Ok(config),
     }
 }
 
-/// Returns the entries of the architecture that are not read, and that may affect what is read.
-fn unread<'s>(
-    shard: &'s WeightShard,
-    architecture: &Architecture,
-) -> impl Iterator<Item = &'s str> {
-    let (metadata, prefix) = (&shard.metadata, format!("{}.", architecture.name));
-    let is_known = move |name: &str, own: &str| {
-        NUMBERS.iter().any(|(known, ..)| *known == own)
-            || KNOWN.contains(&own)
-            || SCALING_NUMBERS.contains(&own)
+/// Returns the entries of the architecture, without its name, that are not read and may affect what is read.
+fn unread<'s>(shard: &'s WeightShard, prefix: &'s str) -> impl Iterator<Item = &'s str> {
+    let metadata = &shard.metadata;
+    let own = metadata.names().filter_map(move |name| Some((name, name.strip_prefix(prefix)?)));
+    own.filter(move |(name, own)| {
+        let is_known = NUMBERS.iter().any(|(known, ..)| known == own)
+            || KNOWN.contains(own)
+            || SCALING_NUMBERS.contains(own)
             || own.starts_with(EXPERTS)
             || metadata.is_false_or_zero(name)
-            || own == "attention.causal" && metadata.flag(name) == Some(true)
-    };
-    metadata
-        .names()
-        .filter(move |name| name.strip_prefix(&prefix).is_some_and(|own| !is_known(name, own)))
+            || *own == "attention.causal" && metadata.flag(name) == Some(true);
+        !is_known
+    })
+    .map(|(_, own)| own)
 }
 
 /// Returns a warning for each entry of the architecture that neither longsift nor config.json describes, as far as known.
 pub(crate) fn warnings(shard: &WeightShard, architecture: &Architecture) -> Vec<String> {
     let prefix = format!("{}.", architecture.name);
-    let is_described = |name: &&str| {
-        let own = name.strip_prefix(&prefix).unwrap_or(name);
-        OTHER_NUMBERS.iter().any(|(known, ..)| *known == own)
-            || DESCRIBED.contains(&own)
+    let is_described = |own: &&str| {
+        OTHER_NUMBERS.iter().any(|(known, ..)| known == own)
+            || DESCRIBED.contains(own)
             || DESCRIBED_PARTS.iter().any(|part| own.starts_with(part))
     };
-    let unknown = unread(shard, architecture).filter(|name| !is_described(name));
-    unknown
-        .map(|name| {
-            format!("entry `{name}` of `{}` is not known and ignored", shard.path.display())
-        })
-        .collect()
+    let unknown = unread(shard, &prefix).filter(|own| !is_described(own));
+    let path = shard.path.display();
+    let warning = |own| {
+        format!(
+            "entry `{prefix}{own}` of `{path}` is not known and ignored; config.json must describe what it changes"
+        )
+    };
+    unknown.map(warning).collect()
 }
 
 /// Refuses entries of another type than that with which they are read: they would count as absent.
@@ -261,15 +260,17 @@ const KNOWN: [&str; 7] = [
 ];
 /// Numbers of the rope scaling.
 const SCALING_NUMBERS: [&str; 5] =
-    [SCALING_FACTOR, ORIGINAL_LENGTH, BETA_FAST, BETA_SLOW, "rope.scale_linear"];
+    [SCALING_FACTOR, ORIGINAL_LENGTH, BETA_FAST, BETA_SLOW, LEGACY_FACTOR];
 const SCALING: &str = "rope.scaling.";
 const SCALING_FACTOR: &str = "rope.scaling.factor";
+/// Name of the factor in older files.
+const LEGACY_FACTOR: &str = "rope.scale_linear";
 const ORIGINAL_LENGTH: &str = "rope.scaling.original_context_length";
 const BETA_FAST: &str = "rope.scaling.yarn_beta_fast";
 const BETA_SLOW: &str = "rope.scaling.yarn_beta_slow";
 const SCALING_KIND: &str = "rope.scaling.type";
 /// Entries of llama.cpp that config.json describes as well, or that do not affect layer 0.
-const DESCRIBED: [&str; 60] = [
+const DESCRIBED: [&str; 59] = [
     "attention.causal",
     "attention.compress_ratios",
     "attention.compress_rope_freq_base",
@@ -328,16 +329,14 @@ const DESCRIBED: [&str; 60] = [
     "dense_feat_in_size",
     "dense_feat_out_size",
     "input_zero_token",
-    "vocab_size",
     "is_moe",
 ];
 /// Beginnings of the names of entries about parts that follow the first layer's queries and keys, or replace its attention.
-const DESCRIBED_PARTS: [&str; 9] = [
+const DESCRIBED_PARTS: [&str; 8] = [
     "altup.",
     "attention.indexer.",
     "classifier.",
     "convnext.",
-    "expert_",
     "hyper_connection.",
     "posnet.",
     "shortconv.",
@@ -412,12 +411,10 @@ fn stated_scaling(
     architecture: &Architecture,
 ) -> Result<Option<StatedScaling>, ModelProblem> {
     let key = |name: &str| format!("{}.{name}", architecture.name);
-    let number = |name: &str| shard.metadata.number(&key(name));
     if let Some(factors) = frequency_factors(shard)? {
         return Ok(Some(StatedScaling { kind: BY_FREQUENCY, factors }));
     }
-    let factor = number(SCALING_FACTOR).or_else(|| number("rope.scale_linear"));
-    let factor = factor.filter(|factor| *factor != 0.0);
+    let factor = scaling_factor(shard, &key);
     let is_scaled = factor.is_some_and(|factor| (factor - 1.0).abs() > 1e-6);
     let kind = match shard.metadata.text(&key(SCALING_KIND)) {
         None if factor.is_none() => return Ok(None),
@@ -513,9 +510,8 @@ fn scaling(
 ) -> Result<Option<Value>, ModelProblem> {
     let metadata = &shard.metadata;
     let number = |name: &str| metadata.number(&key(&format!("rope.scaling.{name}")));
-    // Defaults of llama.cpp, which also takes a factor of 0 for none.
+    // Default of llama.cpp.
     let kind = metadata.text(&key(SCALING_KIND)).unwrap_or("linear");
-    let legacy = metadata.number(&key("rope.scale_linear"));
     let unusual = ["attn_factor", "yarn_log_multiplier", "yarn_ext_factor", "yarn_attn_factor"];
     let unusual = unusual.into_iter().find(|name| number(name).is_some());
     if let Some(name) = unusual {
@@ -524,8 +520,7 @@ fn scaling(
         )));
     }
     let factors = frequency_factors(shard)?;
-    let factor = number("factor").or(legacy).filter(|factor| *factor != 0.0);
-    match (kind, factor, factors) {
+    match (kind, scaling_factor(shard, key), factors) {
         ("none", _, None) | ("linear", None, None) => Ok(None),
         ("linear", Some(factor), None) => {
             Ok(Some(json!({"rope_type": "linear", "factor": factor})))
@@ -558,6 +553,13 @@ fn scaling(
             "has the rope scaling `{kind}`, which is supported only with a config.json"
         ))),
     }
+}
+
+/// Returns the factor of the rope scaling. Like llama.cpp, takes 0 for none.
+fn scaling_factor(shard: &WeightShard, key: &impl Fn(&str) -> String) -> Option<f64> {
+    let number = |name: &str| shard.metadata.number(&key(name));
+    let factor = number(SCALING_FACTOR).or_else(|| number(LEGACY_FACTOR));
+    factor.filter(|factor| *factor != 0.0)
 }
 
 /// Reads `rope_freqs.weight`, `[head_dim / 2]`.

@@ -46,8 +46,10 @@ pub(crate) fn rotary_dims(config: &Fields<'_>, head_dim: u64, default: f64) -> u
     let factor = nested.and_then(|rope| rope.optional_positive("partial_rotary_factor"));
     let written = factor.or_else(|| config.optional_positive("partial_rotary_factor"));
     if written.is_none() && default < 1.0 && config.contains("partial_rotary_factor") {
-        config.refuse(
-            "`partial_rotary_factor` is `null`, which versions of transformers read differently",
+        let message = "`partial_rotary_factor` in config.json is `null`, which versions of transformers read differently";
+        config.note(
+            ModelProblem::settings(message)
+                .with_hint("write the number with which the model was trained into config.json"),
         );
     }
     let factor = written.unwrap_or(default);

@@ -21,17 +21,9 @@ pub(super) fn gpt_neox(config: &Fields<'_>) -> FirstLayerConfig {
     let sizes = sizes(config, &names, &defaults);
     let share = config.optional_positive("rotary_pct").unwrap_or(0.25);
     let theta = config.optional_positive("rotary_emb_base").unwrap_or(1e4);
-    // Versions of the transformers library disagree which of two names counts.
-    for (name, value, other) in
-        [("rotary_pct", share, "partial_rotary_factor"), ("rotary_emb_base", theta, "rope_theta")]
-    {
-        let is_other = |other: &f64| (*other - value).abs() > 1e-9 * value;
-        if let Some(other_value) = config.optional_number(other).filter(is_other) {
-            config.contradict(format!(
-                "config.json has `{other}` {other_value}, but `{name}` is {value}: two names of one number"
-            ));
-        }
-    }
+    // Some versions of the transformers library read the second name.
+    config.check_agreement(&["rotary_pct", "partial_rotary_factor"], Some(0.25));
+    config.check_agreement(&["rotary_emb_base", "rope_theta"], Some(1e4));
     let dims = rope_config::rotary_dims(config, sizes.head_dim, share);
     let positions = sizes.max_positions.unwrap_or(2048);
     let rope = RopeDefaults::new(RopeStyle::Half, theta, dims, positions);

@@ -57,7 +57,7 @@ pub(super) fn sizes(
     defaults: &SizeDefaults,
 ) -> AttentionSpec {
     for names in [names.hidden, names.layers, names.heads, names.key_heads] {
-        config.check_agreement(names);
+        config.check_agreement(names, None);
     }
     let hidden_size = config.first_size(names.hidden, MAX_ENTRIES, defaults.hidden);
     let query_heads = config.first_size(names.heads, MAX_HEADS, defaults.heads);

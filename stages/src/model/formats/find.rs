@@ -8,6 +8,9 @@ use super::{awq, bitsandbytes, gguf, gptq, packed_rows, plain, scaled};
 use crate::model::problem::{ModelProblem, listed};
 use crate::model::tensors::{NeededTensor, TensorRole};
 
+/// Names of a head that may hold the embedding as well.
+pub(crate) const HEADS: [&str; 2] = ["lm_head.weight", "language_model.lm_head.weight"];
+
 impl Finder<'_> {
     /// Whether the checkpoint lists all of these tensors; opens no file.
     pub(crate) fn has_all(&self, needed: &[NeededTensor]) -> bool {
@@ -16,8 +19,7 @@ impl Finder<'_> {
 
     /// Locates a required tensor and its format; `None` with the problem noted.
     pub(crate) fn find(&mut self, needed: &NeededTensor) -> Option<StoredMatrix> {
-        let names = self.prefixes.iter().map(|prefix| format!("{prefix}{}", needed.name));
-        let names: Vec<String> = names.filter(|name| self.tensors.contains(name)).collect();
+        let names: Vec<String> = self.all_on_disk(&needed.name).collect();
         if names.len() > 1 && self.problems.is_empty() {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             let message =
@@ -72,11 +74,11 @@ impl Finder<'_> {
             let renamed = |from, to| self.on_disk(&needed.name.replace(from, to));
             return renamed(fused, plain).or_else(|| renamed(plain, fused)).map(StoredName::Named);
         }
-        if needed.role == TensorRole::Embedding && self.tied {
-            let heads = ["", "language_model."].map(|prefix| format!("{prefix}lm_head.weight"));
-            if let Some(head) = heads.into_iter().find(|name| self.tensors.contains(name)) {
-                return Some(StoredName::Named(head));
-            }
+        if needed.role == TensorRole::Embedding
+            && self.tied
+            && let Some(head) = HEADS.into_iter().find(|name| self.tensors.contains(name))
+        {
+            return Some(StoredName::Named(head.to_owned()));
         }
         let stem = matrix_stem(&needed.name, needed)?;
         let marker = self.method.marker()?;

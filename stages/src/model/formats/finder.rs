@@ -88,8 +88,13 @@ impl Finder<'_> {
 
     /// Returns the name with this checkpoint's prefix.
     pub(crate) fn on_disk(&self, name: &str) -> Option<String> {
-        let names = self.prefixes.iter().map(|prefix| format!("{prefix}{name}"));
-        names.into_iter().find(|name| self.tensors.contains(name))
+        self.all_on_disk(name).next()
+    }
+
+    /// Returns the name with each prefix under which this checkpoint has it.
+    pub(super) fn all_on_disk(&self, name: &str) -> impl Iterator<Item = String> {
+        let names = self.prefixes.iter().map(move |prefix| format!("{prefix}{name}"));
+        names.filter(|name| self.tensors.contains(name))
     }
 
     pub(super) fn stored(&mut self, name: &str) -> Option<StoredTensor> {
