@@ -421,7 +421,11 @@ fn tensors_that_the_settings_exclude_are_refused_by_name() {
         let problems = WholeModel::open(written(&tiny).path()).unwrap_err();
         assert!(problems[0].message.contains(name), "{problems:?}");
     }
+    // A head that differs from the embedding contradicts a tied head.
     let mut tiny = tiny(&json!({"tie_word_embeddings": true}));
+    let problems = WholeModel::open(written(&tiny).path()).unwrap_err();
+    assert!(problems[0].message.contains("`lm_head.weight`, which differs"), "{problems:?}");
+    tiny.tensors.remove("lm_head.weight");
     WholeModel::open(written(&tiny).path()).unwrap();
     // The norm may have its other name.
     let norm = tiny.tensors.remove("model.layers.2.attn.g_norm.weight").unwrap();
