@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use parquet::arrow::ArrowWriter;
 
 use crate::support::tables::{corpus, strings, table, write_parquet};
-use crate::support::{Pipeline, Tiny, Workspace, count, demo_model, files_below};
+use crate::support::{Pipeline, Tiny, Workspace, copy_folder, count, demo_model, files_below};
 
 fn workspace() -> Workspace {
     let workspace = Workspace::new();
@@ -178,6 +178,30 @@ fn another_tokenizer_or_another_column_is_another_run() {
     tokenizer["normalizer"] = serde_json::json!({ "type": "Lowercase" });
     fs::write(path, tokenizer.to_string()).unwrap();
     refused(&pipeline, "tokenizer: ");
+}
+
+#[test]
+fn an_older_folder_in_place_of_the_data_is_detected() {
+    let workspace = workspace();
+    workspace.run(&pipeline());
+    copy_folder(&workspace.path("out/data"), &workspace.path("older/data"));
+    let file = &files_below(&workspace.path("older/data"))[0];
+    let mut bytes = fs::read(file).unwrap();
+    bytes[9] ^= 1;
+    fs::write(file, bytes).unwrap();
+    // All times of the older folder are before the run.
+    workspace.longsift(&["run", "pipeline.yaml", "--fresh", "-q"]).success();
+    assert_eq!(workspace.run(&pipeline())["status"], "nothing_to_do");
+    for name in ["out/data", "out"] {
+        let older = if name == "out" { "older" } else { "older/data" };
+        fs::rename(workspace.path(name), workspace.path("away")).unwrap();
+        fs::rename(workspace.path(older), workspace.path(name)).unwrap();
+        let refused = workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(2).stderr;
+        assert!(refused.contains("which was changed after a run wrote it"), "{refused}");
+        fs::rename(workspace.path(name), workspace.path(older)).unwrap();
+        fs::rename(workspace.path("away"), workspace.path(name)).unwrap();
+        assert_eq!(workspace.run(&pipeline())["status"], "nothing_to_do");
+    }
 }
 
 #[test]

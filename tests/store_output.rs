@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::process::Stdio;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -334,6 +334,29 @@ fn store_faults_are_retried_in_the_output() {
         assert_eq!(answer.code, 0, "{fault:?} of {requests} requests: {}", answer.stderr);
         assert_eq!(results(&bucket), scenario.results, "{fault:?}");
     }
+}
+
+#[test]
+fn a_failed_copy_with_the_status_of_success_is_a_failure() {
+    let scenario = Scenario::first_run();
+    let fails = |code: &'static str, failures: usize| {
+        let (workspace, bucket) = (Workspace::copy_of(&scenario.before), Bucket::new());
+        let copies = AtomicUsize::new(0);
+        bucket.inject(move |_, asked| {
+            let is_copy = asked.method == "PUT" && asked.headers.contains_key("x-amz-copy-source");
+            let fails = is_copy && copies.fetch_add(1, Ordering::Relaxed) < failures;
+            fails.then_some(Fault::Status(200, code))
+        });
+        let answer = run(&workspace, &bucket, &[]);
+        (answer, results(&bucket))
+    };
+    for code in ["ServiceUnavailable", "InternalError", "OperationAborted"] {
+        let (answer, results) = fails(code, 3);
+        answer.success();
+        assert_eq!(results, scenario.results, "{code}");
+    }
+    let refused = fails("AccessDenied", usize::MAX).0.expect(4).stderr;
+    assert!(refused.contains("AccessDenied"), "{refused}");
 }
 
 #[test]

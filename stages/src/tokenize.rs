@@ -8,6 +8,7 @@ mod chat_json;
 pub mod chat_template;
 mod classes;
 mod compose;
+mod dialect;
 mod encoded;
 pub mod encoder;
 mod fast;

@@ -12,7 +12,7 @@ use super::layout::{CARDS, PartFolders, RECORDS, RunDirectory};
 use super::seal::is_intact;
 use super::units::{NEXT, Part};
 use crate::base::error::Result;
-use crate::base::parallel;
+use crate::base::{parallel, text};
 use crate::dataset::part;
 use crate::storage::atomic::AtomicFile;
 use crate::storage::error::failed;
@@ -96,8 +96,20 @@ impl RunDirectory {
         Ok(files::size(&self.success())?.is_some())
     }
 
+    /// Writes `_SUCCESS`, with the state of `data/`.
     pub fn mark_finished(&self) -> Result<()> {
-        Ok(atomic::write_atomic(&self.success(), b"").map(drop)?)
+        let state = format!("{}\n", self.data_state()?);
+        Ok(atomic::write_atomic(&self.success(), state.as_bytes()).map(drop)?)
+    }
+
+    /// Returns a digest of the names, sizes and times of the files of `data/`.
+    fn data_state(&self) -> Result<String> {
+        let (data, mut names) = (self.data(), self.data_files()?);
+        names.sort_unstable();
+        let stamps = parallel::in_order(names.len(), self.concurrency(1), |index| {
+            Ok((&names[index], files::stamp(&data.join(&names[index]))?))
+        })?;
+        Ok(text::sha256_hex(&serde_json::to_vec(&stamps).expect("stamps are plain data")))
     }
 
     pub fn remove_missing_list(&self) -> Result<()> {
@@ -122,9 +134,13 @@ impl RunDirectory {
         Ok(paths.iter().filter_map(name).collect())
     }
 
-    /// Returns the files of `data/` that are unchanged since the manifest was written.
+    /// Returns the files of `data/` that are unchanged since the manifest was written. Reads those whose times do not show it.
     pub fn original_data<'a>(&self, parts: &'a [Part]) -> Result<Vec<&'a Part>> {
-        let (data, manifest) = (self.data(), files::stamp(&self.manifest())?);
+        let data = self.data();
+        // Times of single files do not show that all of `data/` was exchanged for an older folder.
+        let recorded = files::read_if_present(&self.success())?.unwrap_or_default();
+        let is_recorded = recorded.trim_ascii() == self.data_state()?.as_bytes();
+        let manifest = if is_recorded { files::stamp(&self.manifest())? } else { None };
         let original = parallel::in_order(parts.len(), self.concurrency(1), |index| {
             Ok(parts[index].is_original(&data, manifest.as_ref())?)
         })?;

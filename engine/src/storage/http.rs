@@ -382,9 +382,9 @@ fn version(length: u64, headers: &HeaderMap) -> String {
     format!("{length} {}", values.collect::<Vec<_>>().join(" "))
 }
 
-/// Whether an `ETag` identifies the bytes of a file; a weak one only identifies their meaning.
+/// Whether an `ETag` identifies the bytes of a file: a weak one only identifies their meaning, an empty one nothing.
 pub(super) fn is_strong_tag(tag: &str) -> bool {
-    !tag.starts_with("W/")
+    !tag.starts_with("W/") && !tag.trim().trim_matches('"').is_empty()
 }
 
 fn time(headers: &HeaderMap, name: HeaderName) -> Option<SystemTime> {

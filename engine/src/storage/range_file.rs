@@ -59,7 +59,7 @@ pub(crate) struct Stamp {
     pub(crate) modified_ns: i128,
     /// Status change time, which programs cannot set; 0 if unknown.
     pub(crate) changed_ns: i128,
-    /// Hash of a remote file's entity tag; 0 without one.
+    /// Hash of a remote file's entity tag or commit; 0 without one.
     pub(crate) version: u32,
 }
 
@@ -85,6 +85,11 @@ impl Stamp {
     }
 }
 
+fn hash_of(version: &str) -> u32 {
+    let digest = Sha256::digest(version.as_bytes());
+    u32::from_le_bytes([digest[0], digest[1], digest[2], digest[3]])
+}
+
 impl RangeFile {
     pub(super) fn open_local(path: &Path) -> Result<Self, StorageError> {
         let file = regular::open(path)?;
@@ -93,8 +98,10 @@ impl RangeFile {
         Ok(Self { length: status.len(), stamp: None, content })
     }
 
-    pub(super) fn into_immutable(self) -> Self {
-        Self { stamp: Some(Stamp::new(self.length, 0)), ..self }
+    /// Marks a file that `version` identifies, wherever it is.
+    pub(super) fn into_immutable(self, version: &str) -> Self {
+        let stamp = Stamp { version: hash_of(version), ..Stamp::new(self.length, 0) };
+        Self { stamp: Some(stamp), ..self }
     }
 
     /// Creates a remote file. `key`: address and version; `tail`: end of the file, as far as received.
@@ -104,11 +111,8 @@ impl RangeFile {
         stamp: Stamp,
         tail: Bytes,
     ) -> Self {
-        let hash = |(_, version): (&str, &str)| {
-            let digest = Sha256::digest(version.as_bytes());
-            u32::from_le_bytes([digest[0], digest[1], digest[2], digest[3]])
-        };
-        let stamp = Stamp { version: key.split_once('\0').map_or(0, hash), ..stamp };
+        let version = key.split_once('\0').map_or(0, |(_, version)| hash_of(version));
+        let stamp = Stamp { version, ..stamp };
         let (fetch, wanted) = (Box::new(fetch), OnceLock::new());
         let content = RangeSource::Remote(Remote { fetch, key, tail, wanted });
         Self { length: stamp.size, stamp: Some(stamp), content }

@@ -212,7 +212,7 @@ fn execute(directory: &RunDirectory, intent: &Intent, run_lock: &RunLock) -> Res
         files::fsync_folder_if_present(folder)?;
     }
     run_lock.confirm()?;
-    atomic::write_atomic(&directory.success(), b"")?;
+    directory.mark_finished()?;
     run_lock.confirm()?;
     directory.remove_attempts()?;
     run_lock.remove_file(&directory.intent())?;

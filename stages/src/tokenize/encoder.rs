@@ -209,10 +209,12 @@ impl Encoder {
 
     /// Describes where ids may differ from those of the Python packages.
     pub fn warnings(&self) -> Vec<String> {
-        let pattern = self.steps.differing_pattern().map(|pattern| format!(
-            "the tokenizer's pattern `{pattern}` matches word characters (`\\w` or `\\b`), which longsift and Hugging Face's \
-             package define differently for U+200D, some marks and some numbers: the ids of texts with such characters may differ"
-        ));
+        let pattern = self.steps.differing_pattern().map(|(pattern, construct)| {
+            format!(
+                "the tokenizer's pattern `{pattern}` has `{construct}`, which longsift and Hugging Face's package may match \
+                 differently: the ids of some texts may differ"
+            )
+        });
         pattern.into_iter().chain(self.differences.iter().cloned()).collect()
     }
 

@@ -71,7 +71,7 @@ impl Recipe {
     }
 
     /// Returns the recipe for a pre-tokenizer that begins with patterns, after at most composition.
-    fn pieces(TokenizerSteps { normalizer, pre_tokenizer }: &TokenizerSteps) -> Option<Self> {
+    fn pieces(TokenizerSteps { normalizer, pre_tokenizer, .. }: &TokenizerSteps) -> Option<Self> {
         let composes = match normalizer.as_slice() {
             [] => false,
             [NormalizerStep::Crate(NormalizerWrapper::NFC(_))] => true,
@@ -84,7 +84,7 @@ impl Recipe {
         if steps.is_empty() || inner.iter().any(wants_place) {
             return None;
         }
-        let part = TokenizerSteps { normalizer: Vec::new(), pre_tokenizer: inner };
+        let part = TokenizerSteps { pre_tokenizer: inner, ..TokenizerSteps::default() };
         Some(Self { parts: Parts::Pieces(steps), composes, prefix_space, part, first: None })
     }
 
@@ -173,7 +173,7 @@ impl Recipe {
         let later = pre_tokenizer_with(after_a_token);
         let first = [all.clone(), TokenizerSteps { pre_tokenizer: later, ..all.clone() }];
         let pre_tokenizer = pre_tokenizer_with(|_| PrependScheme::Never);
-        let part = TokenizerSteps { normalizer: inner, pre_tokenizer };
+        let part = TokenizerSteps { normalizer: inner, pre_tokenizer, ..TokenizerSteps::default() };
         let parts = Parts::Unmerged(pairs);
         Ok(Self { parts, composes: false, prefix_space: false, part, first: Some(first) })
     }

@@ -16,6 +16,7 @@ use tokenizers::{
 };
 
 use super::budget;
+use super::dialect::translate;
 use super::problem::EncodeRefusal;
 
 /// Pattern of `ByteLevel`, which the crate keeps private (`openai/gpt-2`, `src/encoder.py`, line 53).
@@ -45,6 +46,8 @@ pub(super) const DEEPSEEK_V3: [&str; 3] = [
 pub(super) struct TokenizerSteps {
     pub(super) normalizer: Vec<NormalizerStep>,
     pub(super) pre_tokenizer: Vec<PreTokenizerStep>,
+    /// First pattern that the engine of Hugging Face's package may match differently, and the construct in question.
+    pub(super) differing: Option<(String, String)>,
 }
 
 #[derive(Clone, Debug)]
@@ -88,13 +91,14 @@ impl TokenizerSteps {
             NormalizerWrapper::Replace(replace) => {
                 // The pattern is private; its serialised form is the file format.
                 let form = serde_json::to_value(replace)?;
-                self.normalizer.push(match form["pattern"]["Regex"].as_str() {
+                let step = match form["pattern"]["Regex"].as_str() {
                     Some(pattern) => NormalizerStep::Replace {
-                        regex: Regex::new(pattern)?,
+                        regex: self.compile(pattern)?,
                         content: replace.content.clone(),
                     },
                     None => NormalizerStep::Crate(normalizer.clone()),
-                });
+                };
+                self.normalizer.push(step);
             }
             other => self.normalizer.push(NormalizerStep::Crate(other.clone())),
         }
@@ -110,7 +114,7 @@ impl TokenizerSteps {
                 if let SplitPattern::Regex(pattern) = &split.pattern =>
             {
                 let (behavior, invert) = (split.behavior, split.invert);
-                let regex = Regex::new(pattern)?;
+                let regex = self.compile(pattern)?;
                 self.pre_tokenizer.push(PreTokenizerStep::Pattern { regex, behavior, invert });
             }
             PreTokenizerWrapper::ByteLevel(bytes) if bytes.use_regex => {
@@ -152,30 +156,19 @@ impl TokenizerSteps {
         })
     }
 
-    /// Returns the first pattern with `\w` or `\b`. The engines of this crate and of the Python package define these
-    /// differently: at U+200D and some marks, only one of them matches a letter.
-    pub(super) fn differing_pattern(&self) -> Option<&str> {
-        let replaced = self.normalizer.iter().filter_map(|step| match step {
-            NormalizerStep::Replace { regex, .. } => Some(regex.as_str()),
-            NormalizerStep::Crate(_) => None,
-        });
-        let cut = self.pre_tokenizer.iter().filter_map(|step| match step {
-            PreTokenizerStep::Pattern { regex, .. } => Some(regex.as_str()),
-            _ => None,
-        });
-        replaced.chain(cut).find(|pattern| knows_words(pattern))
+    /// Returns the first pattern with a construct that the engine of Hugging Face's package may match differently, and this construct.
+    pub(super) fn differing_pattern(&self) -> Option<(&str, &str)> {
+        self.differing.as_ref().map(|(pattern, construct)| (&**pattern, &**construct))
     }
-}
 
-/// Returns whether a pattern has `\w`, `\W`, `\b` or `\B`.
-fn knows_words(pattern: &str) -> bool {
-    let mut letters = pattern.chars();
-    while let Some(letter) = letters.next() {
-        if letter == '\\' && matches!(letters.next(), Some('w' | 'W' | 'b' | 'B')) {
-            return true;
+    /// Compiles a pattern of `tokenizer.json`.
+    fn compile(&mut self, pattern: &str) -> Result<Regex> {
+        let translation = translate(pattern);
+        if let Some(construct) = translation.differs {
+            self.differing.get_or_insert_with(|| (pattern.to_owned(), construct));
         }
+        Ok(Regex::new(&translation.pattern)?)
     }
-    pattern.contains("[:word:]")
 }
 
 /// Normaliser that records the first error of its steps.
@@ -290,21 +283,18 @@ mod tests {
     }
 
     #[test]
-    fn patterns_with_word_classes_are_detected() {
-        for pattern in [r"\w+|\d", r"a(?!\B)", r"\\\\\b", "[[:word:]]+"] {
-            let encoder = encoder_with(|form| {
-                form["pre_tokenizer"] = json!({"type": "Split", "behavior": "Isolated", "invert": false,
-                                               "pattern": {"Regex": pattern}});
-            });
-            let warning = encoder.warnings().remove(0);
-            assert!(warning.contains(pattern), "{warning}");
-        }
-        for pattern in [r"\\w+", r"'s|\p{L}+|b", r"\s+(?!\S)"] {
+    fn patterns_with_differing_constructs_are_named() {
+        let warnings = |pattern: &str| {
             let encoder = encoder_with(|form| {
                 form["normalizer"] =
                     json!({"type": "Replace", "pattern": {"Regex": pattern}, "content": " "});
             });
-            assert_eq!(encoder.warnings(), Vec::<String>::new(), "{pattern}");
+            encoder.warnings()
+        };
+        let [warning] = &warnings(r"\p{L}+|[[:punct:]]")[..] else { panic!("one warning") };
+        assert!(warning.contains(r"`\p{L}+|[[:punct:]]` has `[:punct:]`"), "{warning}");
+        for pattern in [r"\\w+", r"'s|\p{L}+|b", r"\s+(?!\S)", r"^\s+|\p{N}{1,3}+$"] {
+            assert_eq!(warnings(pattern), Vec::<String>::new(), "{pattern}");
         }
     }
 

@@ -40,9 +40,9 @@ impl Hub {
 }
 
 impl HubFiles {
-    pub(super) fn open(self: &Arc<Self>, name: &str, length: u64) -> RangeFile {
-        // The address contains a commit, which identifies the version.
-        let key = format!("{}\0commit", self.file(name, length).url);
+    /// Opens a file of `commit`, the data set with its commit.
+    pub(super) fn open(self: &Arc<Self>, name: &str, length: u64, commit: &str) -> RangeFile {
+        let key = format!("{}\0{commit}", self.file(name, length).url);
         let (files, name) = (Arc::clone(self), name.to_owned());
         let fetch = move |range| files.client.read_range(&files.file(&name, length), range);
         // A commit never changes.

@@ -98,7 +98,7 @@ impl Tree {
         }
         #[cfg(feature = "cloud")]
         if let (Some(remote), Some(length)) = (&self.remote, length) {
-            return Ok(remote.open(name, length));
+            return Ok(remote.open(name, length, &self.address()));
         }
         let message =
             format!("`{}/{name}` is not on this machine, and {}", self.reference, self.why_absent);
@@ -109,7 +109,8 @@ impl Tree {
     fn whole(&self, name: &str, length: Option<u64>) -> Option<RangeFile> {
         let file = RangeFile::open_local(&self.snapshot.as_ref()?.join(name)).ok()?;
         // A commit never changes, wherever its files are.
-        length.is_none_or(|length| length == file.length).then(|| file.into_immutable())
+        let is_whole = length.is_none_or(|length| length == file.length);
+        is_whole.then(|| file.into_immutable(&self.address()))
     }
 }
 

@@ -1,5 +1,5 @@
-//! HTTP connector of the stores' clients. Records `Retry-After` and detects lists that continue without a continuation
-//! token, which the clients ignore. Redirects are not followed: a request is signed for one server, and its headers
+//! HTTP connector of the stores' clients. Records `Retry-After` and detects what the clients ignore: lists that continue
+//! without a continuation token, and failed copies with the status of success. Redirects are not followed: a request is signed for one server, and its headers
 //! contain credentials.
 
 use std::cell::Cell;
@@ -9,10 +9,10 @@ use async_trait::async_trait;
 use futures_util::TryStreamExt;
 use object_store::client::{
     ClientConfigKey, HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest,
-    HttpResponse, HttpService,
+    HttpResponse, HttpResponseBody, HttpService,
 };
 use object_store::{ClientOptions, Error};
-use reqwest::Url;
+use reqwest::{StatusCode, Url};
 
 use super::failure::{element, incomplete};
 use crate::base::text::{count, quoted};
@@ -24,6 +24,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const MIN_BYTES_PER_SECOND: u64 = 20_000;
 /// Maximum bytes of a page of a list: 1,000 keys on S3, 5,000 blobs on Azure, each with a name of at most 1,024 bytes.
 const MAX_PAGE_BYTES: usize = 64 << 20;
+
+/// Headers of requests that copy an object.
+const COPY_SOURCES: [&str; 2] = ["x-amz-copy-source", "x-goog-copy-source"];
 
 tokio::task_local! {
     /// `Retry-After` of this attempt's last answer.
@@ -76,6 +79,7 @@ struct RetryAfterService {
 impl HttpService for RetryAfterService {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let token = continuation_token(request.uri().to_string().as_str());
+        let is_copy = COPY_SOURCES.iter().any(|name| request.headers().contains_key(*name));
         let bytes = request.body().content_length() as u64;
         let answer = if bytes == 0 {
             self.reads.execute(request).await?
@@ -90,6 +94,7 @@ impl HttpService for RetryAfterService {
         let _ = RETRY_AFTER.try_with(|recorded| recorded.set(requested));
         match token {
             Some(token) if answer.status().is_success() => check_list(answer, &token).await,
+            None if is_copy && answer.status().is_success() => check_copy(answer).await,
             _ => Ok(answer),
         }
     }
@@ -106,18 +111,40 @@ fn continuation_token(uri: &str) -> Option<String> {
     is_list.then(|| value(&["continuation-token", "marker"]).unwrap_or_default())
 }
 
-/// Returns a page of a list, or an error if it does not state whether it is the last one.
-async fn check_list(answer: HttpResponse, token: &str) -> Result<HttpResponse, HttpError> {
-    let wrong = |why: &str| HttpError::new(HttpErrorKind::Unknown, incomplete(why));
-    let (parts, body) = answer.into_parts();
+/// Reads the body of an answer.
+async fn read_page(body: HttpResponseBody) -> Result<Vec<u8>, HttpError> {
     let (mut bytes, mut pieces) = (Vec::new(), body.bytes_stream());
     while let Some(piece) = pieces.try_next().await? {
         bytes.extend_from_slice(&piece);
         if bytes.len() > MAX_PAGE_BYTES {
             let max = count(MAX_PAGE_BYTES as u64);
-            return Err(wrong(&format!("a page has more than {max} bytes")));
+            let why = format!("a page has more than {max} bytes");
+            return Err(HttpError::new(HttpErrorKind::Unknown, incomplete(&why)));
         }
     }
+    Ok(bytes)
+}
+
+/// Returns the answer to a copy, with the status of its error if it contains one: a store sends the status before it copies.
+async fn check_copy(answer: HttpResponse) -> Result<HttpResponse, HttpError> {
+    let (mut parts, body) = answer.into_parts();
+    let bytes = read_page(body).await?;
+    let page = String::from_utf8_lossy(&bytes);
+    if !page.contains("<CopyObjectResult") {
+        parts.status = match element(&page, "Code") {
+            Some("AccessDenied" | "AllAccessDisabled") => StatusCode::FORBIDDEN,
+            Some("NoSuchBucket" | "NoSuchKey") => StatusCode::NOT_FOUND,
+            _ => StatusCode::SERVICE_UNAVAILABLE,
+        };
+    }
+    Ok(HttpResponse::from_parts(parts, bytes.into()))
+}
+
+/// Returns a page of a list, or an error if it does not state whether it is the last one.
+async fn check_list(answer: HttpResponse, token: &str) -> Result<HttpResponse, HttpError> {
+    let wrong = |why: &str| HttpError::new(HttpErrorKind::Unknown, incomplete(why));
+    let (parts, body) = answer.into_parts();
+    let bytes = read_page(body).await?;
     let page = String::from_utf8_lossy(&bytes);
     if !is_list(&page) {
         return Err(wrong("the server answered with something other than a list"));

@@ -86,10 +86,10 @@ impl Store for ObjectStores {
             let paths = names.iter().map(|name| Path::parse(format!("{path}/{name}")));
             let paths: Vec<_> = paths.map(|path| path.map_err(Error::from)).collect();
             let removed = client.objects.delete_stream(futures_util::stream::iter(paths).boxed());
-            removed.try_for_each(|_| async { Ok(()) }).await.or_else(|error| match error {
-                Error::NotFound { .. } => Ok(()),
-                error => Err(error),
-            })
+            let is_failure =
+                |removed: &Result<Path, Error>| !matches!(removed, Err(Error::NotFound { .. }));
+            let failures = removed.filter(|removed| std::future::ready(is_failure(removed)));
+            failures.try_for_each(|_| async { Ok(()) }).await
         })
     }
 
