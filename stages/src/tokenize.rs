@@ -40,6 +40,7 @@ mod split;
 #[cfg(test)]
 mod split_tests;
 mod token_bytes;
+mod unigram;
 pub mod windows;
 
 pub use encoded::EncodedText;

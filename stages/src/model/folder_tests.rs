@@ -10,6 +10,8 @@ use safetensors::tensor::TensorView;
 use serde_json::{Value, json};
 
 use super::conformance_tests::shared;
+use super::rope::RopeScaling;
+use super::spec::QueryScale;
 use super::*;
 use crate::load_partial_model::Precision;
 
@@ -411,6 +413,29 @@ fn mistral_layers_slide_unless_the_window_is_null() {
     );
     assert_eq!(attention_span(&[mistral]), (Some(4096), None));
     assert_eq!(attention_span(&[("model_type", json!("mixtral"))]), (None, Some(0)));
+}
+
+#[test]
+fn rope_parameters_of_ministral3_have_the_default_of_its_class() {
+    let tiny = Tiny::new()
+        .with_setting("model_type", json!("ministral3"))
+        .with_setting("head_dim", json!(4))
+        .with_setting("rope_theta", json!(1e4));
+    let folder = tiny.clone().opened().unwrap();
+    let rope = folder.spec().rope.clone().unwrap();
+    let yarn = |rope: &RopeScaling| match rope {
+        RopeScaling::Yarn { factor, original_positions, attention_factor, .. } => {
+            Some((*factor, *original_positions, *attention_factor))
+        }
+        _ => None,
+    };
+    assert_eq!((rope.theta, yarn(&rope.scaling)), (1e6, Some((16.0, 16_384, 1.0))));
+    let scale = QueryScale::Temperature { floor: 16_384.0, scale: 0.1, shift: 0.0 };
+    assert_eq!(folder.spec().query_scale, Some(scale));
+    let written = json!({"rope_type": "default", "rope_theta": 5e5});
+    let folder = tiny.with_setting("rope_parameters", written).opened().unwrap();
+    let rope = folder.spec().rope.clone().unwrap();
+    assert_eq!((rope.theta, yarn(&rope.scaling), &folder.spec().query_scale), (5e5, None, &None));
 }
 
 #[test]

@@ -101,6 +101,17 @@ fn messages_for_config_json() {
                 "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e6}}}),
         ),
         (
+            "rope parameters without layer types",
+            "",
+            json!({"model_type": "olmo3", "rope_scaling": null,
+                "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}),
+        ),
+        (
+            "a type of rope scaling that versions read differently",
+            "",
+            json!({"model_type": "gemma3_text", "rope_scaling": {"type": "linear", "factor": 8.0}}),
+        ),
+        (
             "a rotating share that is null",
             "",
             json!({"model_type": "glm4", "partial_rotary_factor": null}),

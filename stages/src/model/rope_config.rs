@@ -75,6 +75,33 @@ pub(crate) fn read(config: &Fields<'_>, defaults: &RopeDefaults) -> RopeSpec {
             "`{model_type}` models do not read an object of rope parameters for each layer type"
         ));
     }
+    if WITH_LAYER_TYPES.contains(&model_type) {
+        let [scaling, parameters] = &objects;
+        let is_flat = |rope: &Fields<'_>| {
+            !rope.is_empty()
+                && !["full_attention", "sliding_attention"].iter().any(|kind| rope.contains(kind))
+        };
+        if parameters.as_ref().is_some_and(is_flat) {
+            let message = format!(
+                "`{model_type}` models do not read `rope_parameters` without an object for each layer type"
+            );
+            config.note(
+                ModelProblem::settings(message).with_hint(
+                    "write the parameters into `full_attention` and `sliding_attention`",
+                ),
+            );
+        }
+        if scaling.as_ref().is_some_and(|rope| is_flat(rope) && !rope.contains("rope_type")) {
+            let message = format!(
+                "versions of transformers read `type` in `rope_scaling` of `{model_type}` models differently"
+            );
+            config.note(
+                ModelProblem::settings(message).with_hint(
+                    "rename it to `rope_type` if the model was trained with this scaling",
+                ),
+            );
+        }
+    }
     read_for_layer_type(config, defaults, first)
 }
 

@@ -98,15 +98,20 @@ impl WeightShard {
 
     /// Opens the file for reading tensors if it is unchanged since its header was checked.
     pub(crate) fn reader(&self) -> Result<ShardReader<'_>, ModelProblem> {
-        let unread = |error: io::Error| ModelProblem::reading(&self.path, &error);
-        let (_, file) = open_regular(&self.path).map_err(unread)?;
-        if FileStamp::from_file(&file).map_err(unread)? != self.stamp {
-            let message =
-                format!("`{}` has changed since its header was read", self.path.display());
-            return Err(ModelProblem::checkpoint(message)
-                .with_hint("run again when the checkpoint is complete"));
-        }
+        let opened = open_regular(&self.path);
+        let (_, file) = opened.map_err(|error| ModelProblem::reading(&self.path, &error))?;
+        self.check_unchanged(&file)?;
         Ok(ShardReader { shard: self, file, bytes_read: 0 })
+    }
+
+    fn check_unchanged(&self, file: &File) -> Result<(), ModelProblem> {
+        let found = FileStamp::from_file(file);
+        if found.map_err(|error| ModelProblem::reading(&self.path, &error))? == self.stamp {
+            return Ok(());
+        }
+        let message = format!("`{}` has changed since its header was read", self.path.display());
+        Err(ModelProblem::checkpoint(message)
+            .with_hint("run again when the checkpoint is complete"))
     }
 }
 
@@ -181,7 +186,7 @@ pub(crate) struct ShardReader<'a> {
 }
 
 impl ShardReader<'_> {
-    /// Fills `buffer` from `offset` bytes into a tensor of this file.
+    /// Fills `buffer` from `offset` bytes into a tensor of this file. Fails if the file has changed since its header was read.
     pub(crate) fn read(
         &mut self,
         tensor: &TensorEntry,
@@ -197,7 +202,8 @@ impl ShardReader<'_> {
         let read = self.file.read_exact_at(buffer, at);
         read.map_err(|error| ModelProblem::reading(&self.shard.path, &error))?;
         self.bytes_read += buffer.len() as u64;
-        Ok(())
+        // The file may be edited in place.
+        self.shard.check_unchanged(&self.file)
     }
 }
 
@@ -233,6 +239,20 @@ mod tests {
         let mut reader = shard.reader().unwrap();
         reader.read(&shard.tensors["b"], 16, &mut bytes).unwrap();
         assert_eq!((bytes, reader.bytes_read), ([0; 8], 8));
+    }
+
+    #[test]
+    fn a_file_edited_while_it_is_read_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let header = format!("{{{},{}}}", tensor("b", "[2,3]", 8, 32), tensor("a", "[2]", 0, 8));
+        let shard = file(folder.path(), &header, 32).unwrap();
+        let mut reader = shard.reader().unwrap();
+        reader.read(&shard.tensors["a"], 0, &mut [0; 8]).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let edited = File::options().write(true).open(folder.path().join("x.safetensors"));
+        edited.unwrap().write_all_at(&[1], 200).unwrap();
+        let problem = reader.read(&shard.tensors["b"], 0, &mut [0; 8]).unwrap_err();
+        assert!(problem.message.contains("has changed since its header was read"));
     }
 
     #[test]

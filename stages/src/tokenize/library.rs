@@ -10,6 +10,7 @@ use tokenizers::{Model, Result, Tokenizer};
 
 use super::bpe_model::{BpeMerge, BpeTokenizer};
 use super::settings::SpecialTokensInText;
+use super::unigram;
 
 pub(super) struct Library {
     /// Added tokens and all steps but the model; the model as well, unless `lazy_model` has it.
@@ -93,6 +94,9 @@ impl Library {
 /// Reads a tokenizer and switches dropout and sampling off.
 fn deterministic(json: &[u8]) -> Result<Tokenizer> {
     let mut tokenizer = Tokenizer::from_bytes(json)?;
+    if matches!(tokenizer.get_model(), ModelWrapper::Unigram(_)) {
+        tokenizer.with_model(unigram::model(json)?);
+    }
     if let Some(model) = without_randomness(tokenizer.get_model()) {
         tokenizer.with_model(model);
     }

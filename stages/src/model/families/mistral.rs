@@ -9,6 +9,7 @@ use super::llama_like::{Bias, LLAMA, LlamaLike};
 use super::sizes::MAX_ENTRIES;
 use crate::model::decoder::{Decoder, FeedForward, Perceptron};
 use crate::model::fields::Fields;
+use crate::model::rope::{RopeScaling, yarn_attention_factor};
 use crate::model::spec::QueryScale;
 
 /// Every layer slides, over 4,096 tokens if the key is missing; `null` disables the window.
@@ -36,6 +37,24 @@ pub(super) const MINISTRAL3: LlamaLike = LlamaLike {
 };
 
 fn ministral3(config: &Fields<'_>, first: &mut FirstLayerConfig) {
+    slide_if_given(config, first);
+    let scaled =
+        ["rope_scaling", "rope_parameters"].iter().any(|name| config.value(name).is_some());
+    if let (false, Some(rope)) = (scaled, &mut first.spec.rope) {
+        // Defaults of `Ministral3Config`, whatever `rope_theta` says.
+        rope.theta = 1e6;
+        rope.scaling = RopeScaling::Yarn {
+            factor: 16.0,
+            original_positions: 16_384,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            truncate: true,
+            attention_factor: yarn_attention_factor(16.0, Some(1.0), Some(1.0)),
+        };
+        first.spec.query_scale =
+            Some(QueryScale::Temperature { floor: 16_384.0, scale: 0.1, shift: 0.0 });
+        return;
+    }
     let rope = config.optional_object("rope_parameters");
     let rope = rope.or_else(|| config.optional_object("rope_scaling"));
     let scale = rope.as_ref().and_then(|rope| {
@@ -44,7 +63,6 @@ fn ministral3(config: &Fields<'_>, first: &mut FirstLayerConfig) {
     });
     first.spec.query_scale =
         scale.map(|(floor, scale)| QueryScale::Temperature { floor, scale, shift: 0.0 });
-    slide_if_given(config, first);
 }
 
 /// Mixtral: every layer slides over `sliding_window` tokens if it is given; by default, none does.
