@@ -1,7 +1,7 @@
 //! Columns that no stage reads pass through unchanged, with the metadata that readers rely on.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{self, File};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -20,6 +20,9 @@ use arrow_schema::{DataType, Field, Fields};
 use arrow_select::concat::concat_batches;
 use arrow_select::take::take;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::data_type::{ByteArray, ByteArrayType, Int96, Int96Type};
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
 use serde_json::{Value, json};
 
 use crate::support::tables::{
@@ -301,4 +304,51 @@ fn check_slices(output: &RecordBatch, input: &RecordBatch, rows: &[usize]) {
             .as_primitive_opt::<arrow_array::types::Float64Type>()
             .is_some()
     );
+}
+
+/// Writes two rows with times as INT96: nanoseconds of a day, and a Julian day number.
+fn write_int96(path: &Path, times: &[(u64, u32)]) {
+    let schema = "message m { required binary id (UTF8); required binary text (UTF8); required int96 time; }";
+    let schema = Arc::new(parse_message_type(schema).unwrap());
+    let file = File::create(path).unwrap();
+    let mut file = SerializedFileWriter::new(file, schema, Arc::default()).unwrap();
+    let mut group = file.next_row_group().unwrap();
+    let texts = |text: &str| -> Vec<ByteArray> {
+        (0..times.len()).map(|row| format!("{text} {row}").as_str().into()).collect()
+    };
+    for text in ["id", "some text of row"] {
+        let mut column = group.next_column().unwrap().unwrap();
+        column.typed::<ByteArrayType>().write_batch(&texts(text), None, None).unwrap();
+        column.close().unwrap();
+    }
+    let int96 = |&(nanoseconds, day): &(u64, u32)| {
+        Int96::from(vec![nanoseconds as u32, (nanoseconds >> 32) as u32, day])
+    };
+    let times: Vec<Int96> = times.iter().map(int96).collect();
+    let mut column = group.next_column().unwrap().unwrap();
+    column.typed::<Int96Type>().write_batch(&times, None, None).unwrap();
+    column.close().unwrap();
+    group.close().unwrap();
+    file.close().unwrap();
+}
+
+#[test]
+fn old_times_of_any_year_are_kept() {
+    let workspace = Workspace::new();
+    fs::create_dir(workspace.path("input")).unwrap();
+    // The years 9999, 1 and 1970.
+    let times = [(0, 5_373_484), (3_600_000_000_000, 1_721_426), (1_000, 2_440_588)];
+    write_int96(&workspace.path("input/a.parquet"), &times);
+    let model = demo_model();
+    let pipeline = Pipeline::text("", 4).without_model(Some(model.to_str().unwrap()));
+    workspace.run(
+        &pipeline.measure("recurrence").score("formula: far-recurrence").filter("keep_fraction: 1"),
+    );
+    let output = read_parquet(&files_below(&workspace.path("out/data"))[0]);
+    let times = output.column_by_name("time").unwrap();
+    let times: &TimestampMicrosecondArray = times.as_primitive();
+    let mut times: Vec<i64> = times.values().to_vec();
+    times.dedup();
+    let day = 86_400_000_000;
+    assert_eq!(times, [2_932_896 * day, -719_162 * day + 3_600_000_000, 1]);
 }

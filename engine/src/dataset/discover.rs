@@ -35,16 +35,17 @@ pub(super) struct DiscoveredFiles {
 impl DiscoveredFiles {
     /// Refuses files below `results`, to which a link in the input may lead.
     pub(super) fn refuse_results(&self, results: &[PathBuf]) -> Result<(), Vec<DataProblem>> {
-        let results: Vec<PathBuf> =
-            results.iter().filter_map(|folder| folder.canonicalize().ok()).collect();
+        let resolved = |folder: &Path| {
+            if is_address(folder) { Some(folder.to_owned()) } else { folder.canonicalize().ok() }
+        };
+        let results: Vec<PathBuf> = results.iter().filter_map(|folder| resolved(folder)).collect();
         let mut checked = BTreeSet::new();
         let written = |path: &&String| {
             let path = self.root.join(path);
             let folder = path.parent().unwrap_or(&self.root);
             checked.insert(folder.to_owned())
-                && folder
-                    .canonicalize()
-                    .is_ok_and(|folder| results.iter().any(|result| folder.starts_with(result)))
+                && resolved(folder)
+                    .is_some_and(|folder| results.iter().any(|result| folder.starts_with(result)))
         };
         let Some(path) = self.files.iter().filter(|_| !results.is_empty()).find(written) else {
             return Ok(());

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow_schema::{Schema, SchemaRef};
+use arrow_schema::{DataType, Schema, SchemaRef, TimeUnit};
 use parquet::arrow::ARROW_SCHEMA_META_KEY;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
-use parquet::basic::{ConvertedType, LogicalType};
+use parquet::basic::{ConvertedType, LogicalType, Type as PhysicalType};
 use parquet::file::metadata::{
     FooterTail, ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData,
 };
@@ -289,6 +289,23 @@ fn is_utc_time(logical: Option<&LogicalType>) -> bool {
     matches!(logical, Some(LogicalType::Time(time)) if time.is_adjusted_to_u_t_c)
 }
 
+fn is_int96(footer: &ParquetMetaData, leaf: usize) -> bool {
+    footer.file_metadata().schema_descr().column(leaf).physical_type() == PhysicalType::INT96
+}
+
+/// Returns the type of an INT96 column: 64-bit nanoseconds would not hold the years before 1677 and after 2262.
+fn in_microseconds(data_type: &DataType) -> DataType {
+    match data_type {
+        DataType::Timestamp(TimeUnit::Nanosecond, zone) => {
+            DataType::Timestamp(TimeUnit::Microsecond, zone.clone())
+        }
+        other => types::zip_children(other, other, |field, _| {
+            Some(types::map_field(field, in_microseconds))
+        })
+        .unwrap_or_else(|| other.clone()),
+    }
+}
+
 fn leaves(footer: &ParquetMetaData) -> Vec<Range<usize>> {
     let schema = footer.file_metadata().schema_descr();
     let mut leaves: Vec<Range<usize>> = vec![0..0; schema.root_schema().get_fields().len()];
@@ -310,8 +327,12 @@ fn arrow_schema(footer: &Arc<ParquetMetaData>) -> Result<SchemaRef, DataProblem>
     let pairs = declared.schema().fields().iter().zip(parquet.schema().fields());
     let columns = footer.file_metadata().schema_descr().root_schema().get_fields();
     let declares_types = has_arrow_schema(footer);
-    let fields = pairs.zip(columns).map(|((declared, parquet), column)| {
-        let data_type = types::reconcile(declared.data_type(), parquet.data_type());
+    let leaves = leaves(footer);
+    let fields = pairs.zip(columns).zip(&leaves).map(|(((declared, parquet), column), leaves)| {
+        let mut data_type = types::reconcile(declared.data_type(), parquet.data_type());
+        if !declares_types && leaves.clone().all(|leaf| is_int96(footer, leaf)) {
+            data_type = in_microseconds(&data_type);
+        }
         let field = declared.as_ref().clone().with_data_type(data_type);
         let is_utc = !declares_types && is_utc_time(column.get_basic_info().logical_type_ref());
         if is_utc { types::utc_time_field(field) } else { field }

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
-use arrow_array::{Array, ArrayRef, BooleanArray};
+use arrow_array::{Array, ArrayRef, UInt64Array};
 use arrow_cast::cast;
 use arrow_schema::{ArrowError, DataType, TimeUnit};
-use arrow_select::nullif::nullif;
+use arrow_select::take::take;
 
 use super::types;
 
@@ -37,8 +37,10 @@ pub(super) fn without_lost(array: ArrayRef) -> Result<(ArrayRef, LostValues), Ar
     if lost.is_empty() {
         return Ok((array, lost));
     }
-    let is_lost: BooleanArray = (0..array.len()).map(|row| Some(lost.contains_key(&row))).collect();
-    Ok((nullif(array.as_ref(), &is_lost)?, lost))
+    // Values inside lists and structs must not remain either.
+    let kept = |row: usize| (!lost.contains_key(&row)).then_some(row as u64);
+    let kept: UInt64Array = (0..array.len()).map(kept).collect();
+    Ok((take(array.as_ref(), &kept, None)?, lost))
 }
 
 fn lost_values(array: &dyn Array) -> LostValues {
@@ -103,6 +105,9 @@ mod tests {
         let rows: Vec<usize> = lost.into_keys().collect();
         assert!(rows.iter().all(|row| rest.is_null(*row)));
         assert_eq!(rest.null_count(), array.null_count() + rows.len());
+        if let Some((items, _)) = types::items(rest.as_ref()) {
+            assert!(lost_values(items.as_ref()).is_empty(), "no lost value remains in a list");
+        }
         rows
     }
 

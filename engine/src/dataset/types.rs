@@ -186,7 +186,7 @@ pub(super) fn map_child_fields(
 }
 
 /// Combines the child fields of two nested types of one kind; `None` for other types, or if a pair cannot be combined.
-fn zip_children(
+pub(super) fn zip_children(
     left: &DataType,
     right: &DataType,
     combine: impl Fn(&FieldRef, &FieldRef) -> Option<FieldRef>,

@@ -142,8 +142,8 @@ fn merge(fields: &mut [FieldRef], file: &InputFile) -> Result<Vec<usize>, Vec<St
 fn partition_keys<'a>(paths: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut keys: Vec<String> = Vec::new();
     for (key, _) in paths.flat_map(keys_and_values) {
-        if !keys.iter().any(|known| known == key) {
-            keys.push(key.to_owned());
+        if !keys.contains(&key) {
+            keys.push(key);
         }
     }
     keys
@@ -165,12 +165,12 @@ fn partition_value(path: &str, key: &str) -> Result<Option<String>, DataProblem>
 }
 
 /// Returns the keys and values in the folder names of a path, the outermost first.
-fn keys_and_values(path: &str) -> impl Iterator<Item = (&str, &str)> {
+fn keys_and_values(path: &str) -> impl Iterator<Item = (String, &str)> {
     let folders = path.rsplit_once('/').map_or("", |(folders, _)| folders);
     folders.split('/').filter_map(|folder| {
         let (key, value) = folder.split_once('=')?;
-        let is_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | ' ');
-        (!key.is_empty() && key.chars().all(is_name)).then_some((key, value))
+        let is_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | ' ' | '%');
+        (!key.is_empty() && key.chars().all(is_name)).then(|| (unescaped(key), value))
     })
 }
 
@@ -201,9 +201,13 @@ mod tests {
 
     #[test]
     fn folders_name_keys_and_values_with_escapes() {
-        let pairs = |path| keys_and_values(path).collect::<Vec<_>>();
-        assert_eq!(pairs("lang=en/year=2024/a=b.parquet"), [("lang", "en"), ("year", "2024")]);
-        assert_eq!(pairs("=x/(a=c/a b=/plain/f.parquet"), [("a b", "")]);
+        let is = |path, expected: &[(&str, &str)]| {
+            let found = keys_and_values(path).collect::<Vec<_>>();
+            found.iter().map(|(key, value)| (key.as_str(), *value)).eq(expected.iter().copied())
+        };
+        assert!(is("lang=en/year=2024/a=b.parquet", &[("lang", "en"), ("year", "2024")]));
+        assert!(is("=x/(a=c/a b=/plain/f.parquet", &[("a b", "")]));
+        assert!(is("a%3Ab=1/f.parquet", &[("a:b", "1")]));
         let paths = ["a=1/b=2/a=3/x", "c=__HIVE_DEFAULT_PARTITION__/x"];
         assert_eq!(partition_keys(paths.into_iter()), ["a", "b", "c"]);
         let value = |path, key| partition_value(path, key).map_err(|problem| problem.message);
