@@ -138,6 +138,31 @@ mod with_network {
     }
 
     #[test]
+    fn a_branch_is_resolved_once_in_a_run() {
+        let next = "f".repeat(40);
+        let (moving, moved) = (Arc::new(Mutex::new(None::<Arc<Mutex<String>>>)), next.clone());
+        let main = Arc::clone(&moving);
+        // The branch advances during the download of the weights.
+        let hub = Hub::new(move |_, _, reply| {
+            if let Some(main) = &*main.lock().unwrap() {
+                main.lock().unwrap().clone_from(&moved);
+            }
+            reply
+        });
+        *moving.lock().unwrap() = Some(Arc::clone(&hub.main));
+        let workspace = workspace("hf://demo/model");
+        let pipeline = fs::read_to_string(workspace.path("pipeline.yaml")).unwrap();
+        let tokenizer = "stage: tokenize, tokenizer: 'hf://demo/model', ";
+        let pipeline = pipeline.replace("stage: tokenize, ", tokenizer);
+        assert!(pipeline.contains(tokenizer), "{pipeline}");
+        workspace.write("pipeline.yaml", pipeline);
+        hub.run(&workspace, &[]).success();
+        assert_eq!(*hub.main.lock().unwrap(), next);
+        let lock = read_json(&workspace.path("out.limit-12.run/pipeline.lock"));
+        assert_eq!(lock["hub_commits"]["hf://demo/model@main"], COMMIT);
+    }
+
+    #[test]
     fn only_layer_0_is_downloaded_and_scores_match_the_whole_checkpoint() {
         let (hub, workspace) = (Hub::plain(), pinned());
         let answer = hub.run(&workspace, &[]).success();

@@ -262,6 +262,13 @@ mod with_stores {
         let weights = files_below(&workspace.path("cache/longsift/stores"));
         let weights =
             weights.iter().find(|file| file.ends_with("model-00001-of-00001.safetensors"));
+        // Also if a byte of the same length changed.
+        let mut changed = fs::read(weights.unwrap()).unwrap();
+        *changed.last_mut().unwrap() ^= 0x80;
+        fs::write(weights.unwrap(), changed).unwrap();
+        store.longsift(&workspace, &["plan", "pipeline.yaml", "--offline"]).expect(2);
+        store.plan(&workspace).success();
+        assert_eq!(workspace.hashes(&["cache/longsift/stores"]), before);
         fs::remove_file(weights.unwrap()).unwrap();
         let slice = slices(&workspace).remove(0);
         let partial = slice.ancestors().nth(2).unwrap().join("partial");

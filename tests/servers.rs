@@ -274,6 +274,9 @@ fn a_result_has_one_version_of_a_file() {
         (None, false, "neither a strong ETag nor a Last-Modified in the past"),
         // A weak tag may stay the same.
         (Some(["W/\"1\""; 2]), false, "neither a strong ETag nor a Last-Modified in the past"),
+        // An empty tag says nothing.
+        (Some(["\"\""; 2]), false, "neither a strong ETag nor a Last-Modified in the past"),
+        (Some([""; 2]), false, "neither a strong ETag nor a Last-Modified in the past"),
         (Some(["\"1\"", "\"2\""]), false, "another version"),
         (Some(["W/\"1\""; 2]), true, "another version"),
         (None, true, "another version"),
@@ -432,7 +435,13 @@ fn no_secret_of_a_parameter_is_shown_or_stored() {
 
 #[test]
 fn no_secret_of_the_environment_is_shown_or_stored() {
-    let refused = Server::new(|_| Reply::status(403));
+    // The answer repeats the headers of the request, as that of a proxy may.
+    let refused = Server::new(|request| {
+        let headers: Vec<&str> = request.headers.values().map(String::as_str).collect();
+        let echo = format!("<html>{}</html>", headers.join(" "));
+        Reply { status: 403, ..Reply::whole(echo.as_bytes()) }
+            .with_header("X-Error-Code", &headers.join(" "))
+    });
     let with_user = refused.url().replace("http://", &format!("http://bob:{SECRET}@"));
     let local = repository().join("datasets/demo/corpus.parquet").display().to_string();
     for (input, variables) in [

@@ -344,7 +344,8 @@ fn a_failed_copy_with_the_status_of_success_is_a_failure() {
         let copies = AtomicUsize::new(0);
         bucket.inject(move |_, asked| {
             let is_copy = asked.method == "PUT" && asked.headers.contains_key("x-amz-copy-source");
-            let fails = is_copy && copies.fetch_add(1, Ordering::Relaxed) < failures;
+            let is_last = asked.method == "POST" && asked.path.contains("uploadId=");
+            let fails = (is_copy || is_last) && copies.fetch_add(1, Ordering::Relaxed) < failures;
             fails.then_some(Fault::Status(200, code))
         });
         let answer = run(&workspace, &bucket, &[]);

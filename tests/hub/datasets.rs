@@ -250,6 +250,19 @@ mod with_network {
     }
 
     #[test]
+    fn files_of_another_commit_are_other_files() {
+        let (hub, next) = (Hub::plain(), "f".repeat(40));
+        hub.main.lock().unwrap().clone_from(&next);
+        let workspace = pinned("/data");
+        hub.run(&workspace, &[]).success();
+        // Length and footer are equal.
+        let pipeline = fs::read_to_string(workspace.path("pipeline.yaml")).unwrap();
+        workspace.write("pipeline.yaml", pipeline.replace(COMMIT, &next));
+        let summary = hub.run(&workspace, &[]).success().summary();
+        assert_eq!((&summary["status"], &summary["windows_reused"]), (&"done".into(), &0.into()));
+    }
+
+    #[test]
     fn files_in_the_hub_cache_are_read_in_place() {
         let hub = Hub::plain();
         let keep = |workspace: &Workspace, names: &[&str]| {
@@ -363,6 +376,10 @@ mod with_network {
         };
         let says = refused(folders).expect(2).stderr;
         assert!(says.contains("does not end: a page adds nothing"), "{says}");
+        let without_size =
+            |_: &Request| Reply::whole(br#"[{"type": "file", "path": "x.parquet"}]"#);
+        let says = refused(without_size).expect(2).stderr;
+        assert!(says.contains("does not state the size of `x.parquet`"), "{says}");
         let says = refused(|_| Reply::whole(b"<html>")).expect(2).stderr;
         assert!(says.contains("not a file list"), "{says}");
     }

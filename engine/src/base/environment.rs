@@ -2,10 +2,22 @@
 
 use super::secrets;
 
-/// Returns the value of a variable; `None` if it is unset, blank or not UTF-8.
+/// Returns the value of a variable; `None` if it is unset, blank or not UTF-8. A secret is hidden in all text from then on:
+/// answers of servers may repeat it.
 pub(crate) fn variable(name: &str) -> Option<String> {
     let value = std::env::var(name).ok()?.trim().to_owned();
+    if is_secret(name) {
+        // A token for shared access is a query, of which only the signature is secret.
+        let signature = value.split('&').find_map(|pair| pair.strip_prefix("sig="));
+        secrets::hide(signature.unwrap_or(&value));
+    }
     (!value.is_empty()).then_some(value)
+}
+
+/// Whether a variable contains a secret, by the last word of its name.
+fn is_secret(name: &str) -> bool {
+    let last = name.rsplit('_').next().unwrap_or_default();
+    ["KEY", "TOKEN", "SECRET", "PASSWORD"].contains(&last)
 }
 
 /// Refuses a value that cannot be part of an HTTP header. The reason names the variable without its value.

@@ -1,4 +1,5 @@
-//! Secret parts of addresses, which are never shown or stored: user and password before the `@`, the query after the `?`.
+//! Secret parts of addresses, which are never shown or stored: user and password before the `@`, the query after the `?` with the
+//! fragment after the `#`.
 //!
 //! The spec removes them from the settings ([`split`], [`remember`]), so that nothing derived from a pipeline contains them;
 //! only requests use them ([`recall`]). All text for people passes through [`shown`], which also hides values that secret
@@ -23,6 +24,7 @@ const MIN_HIDDEN_BYTES: usize = 6;
 pub(crate) struct Secrets {
     /// User and password as written, without the `@`.
     pub(crate) user: String,
+    /// Query without its `?`, and the fragment with its `#`.
     pub(crate) query: String,
 }
 
@@ -42,11 +44,13 @@ impl Secrets {
 /// Splits an address into its public part and its secret parts.
 pub(crate) fn split(address: &str) -> (String, Secrets) {
     let mut secrets = Secrets::default();
+    let first = address.find("://").map_or(0, |at| at + 3);
     for range in ranges(address, |_| false) {
-        let part = &address[range];
-        match part.strip_prefix('?') {
-            Some(query) => query.clone_into(&mut secrets.query),
-            None => part.trim_end_matches('@').clone_into(&mut secrets.user),
+        let (start, part) = (range.start, &address[range]);
+        if part.starts_with(['?', '#']) {
+            part.trim_start_matches('?').clone_into(&mut secrets.query);
+        } else if start == first {
+            part.trim_end_matches('@').clone_into(&mut secrets.user);
         }
     }
     (without(address, |_| false).into_owned(), secrets)
@@ -146,7 +150,12 @@ fn ranges(text: &str, ends: impl Fn(char) -> bool) -> Vec<Range<usize>> {
         if user > start {
             found.push(start..user);
         }
-        let query = text[user..end].find('?').map(|length| user + length);
+        let query = text[user..end].find(['?', '#']).map(|length| user + length);
+        // The path may contain another address, as that of a proxy does.
+        if text[user..query.unwrap_or(end)].contains("://") {
+            from = user;
+            continue;
+        }
         let has_user = user > start;
         if let Some(query) = query.filter(|query| is_query(&scheme, has_user, &text[*query..end])) {
             found.push(query..end);
@@ -193,6 +202,10 @@ mod tests {
             ("az://c/x?sv=1&sig=abc", "az://c/x", "", "sv=1&sig=abc"),
             ("hf://datasets/a/b@main/*.parquet", "hf://datasets/a/b@main/*.parquet", "", ""),
             ("data/what?.parquet", "data/what?.parquet", "", ""),
+            ("https://host/x#part", "https://host/x", "", "#part"),
+            ("https://host/x?a=1#part", "https://host/x", "", "a=1#part"),
+            ("s3://bucket/a#1.parquet", "s3://bucket/a#1.parquet", "", ""),
+            ("http://proxy/http://bob:pw@host/x?y=1", "http://proxy/http://host/x", "", "y=1"),
         ] {
             let (shown, secrets) = split(address);
             assert_eq!((shown.as_str(), &*secrets.user, &*secrets.query), (public, user, query));

@@ -24,7 +24,7 @@ use crate::base::stop::Stop;
 use crate::storage::files;
 use crate::storage::hub::reference::HubReference;
 use crate::storage::hub::{Hub, HubOptions};
-use stores::{FetchKind, folder_name, local_copy};
+use stores::{FetchKind, folder_name, is_as_fetched, local_copy};
 
 pub struct RemoteModels {
     /// Hub client, also used for data sets.
@@ -109,11 +109,14 @@ impl Hub {
     }
 
     fn find_local(&self, model: &HubReference, commit: &str, wanted: FetchKind) -> Option<PathBuf> {
-        let theirs = self.home.snapshot(model, commit).into_iter();
+        let theirs = self.home.snapshot(model, commit);
         let ours = files::list_if_present(&self.repository(model)).unwrap_or_default();
         let ours = ours.into_iter().filter(|folder| {
             folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(commit))
         });
-        theirs.chain(ours).find(|folder| wanted.is_present_in(folder))
+        theirs
+            .into_iter()
+            .chain(ours.filter(|folder| is_as_fetched(folder)))
+            .find(|folder| wanted.is_present_in(folder))
     }
 }

@@ -62,7 +62,7 @@ pub(crate) struct RemoteFile {
     pub(super) url: Url,
     location: Mutex<Option<Url>>,
     pub(crate) length: u64,
-    /// First bytes, as far as they were requested.
+    /// First bytes, as far as they were requested and sent.
     pub(crate) first: Vec<u8>,
     /// Version: length, entity tag and time. Empty for a file that never changes.
     pub(crate) version: String,
@@ -144,23 +144,31 @@ impl HttpClient {
             let Some(mut answer) = found(self.send(url, None, Some(0..first_bytes)).await)? else {
                 return Ok(None);
             };
+            // A server may send less than the range that was asked for.
+            let mut sent = first_bytes;
             let length = match answer.response.status() {
-                StatusCode::PARTIAL_CONTENT => content_range(&answer.response)
-                    .and_then(|(start, length)| length.filter(|_| start == 0)),
-                StatusCode::RANGE_NOT_SATISFIABLE
-                    if unsatisfied_length(&answer.response).is_some_and(|length| length > 0) =>
-                {
-                    let why = "the server refuses the range of its first bytes";
-                    return Err(failed(url, ErrorKind::Invalid, why).with_hint(self.kind.ranges));
+                StatusCode::PARTIAL_CONTENT => {
+                    content_range(&answer.response).and_then(|(range, length)| {
+                        sent = sent.min(range.end);
+                        length.filter(|_| range.start == 0)
+                    })
                 }
-                StatusCode::RANGE_NOT_SATISFIABLE => Some(0),
+                StatusCode::RANGE_NOT_SATISFIABLE => match unsatisfied_length(&answer.response) {
+                    Some(1..) => {
+                        let why = "the server refuses the range of its first bytes";
+                        return Err(
+                            failed(url, ErrorKind::Invalid, why).with_hint(self.kind.ranges)
+                        );
+                    }
+                    length => length,
+                },
                 _ => answer.response.content_length(),
             };
             let Some(length) = length else {
                 let why = "the server does not send its length";
                 return Err(failed(url, ErrorKind::Invalid, why).with_hint(self.kind.ranges));
             };
-            let wanted = length.min(first_bytes);
+            let wanted = length.min(sent);
             let mut first = Vec::new();
             while (first.len() as u64) < wanted {
                 match self.piece(url, &mut answer.response).await? {
@@ -286,7 +294,7 @@ impl HttpClient {
         let (mut position, end) = if partial {
             match content_range(response) {
                 Some((_, Some(length))) if length != file.length => return Err(resized(length)),
-                Some((start, _)) if start == wanted.start => (start, wanted.end),
+                Some((range, _)) if range.start == wanted.start => (range.start, wanted.end),
                 _ => {
                     let why = "the server sent another range";
                     return Err(failed(url, ErrorKind::Invalid, why).with_hint(self.kind.ranges));

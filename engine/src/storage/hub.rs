@@ -66,8 +66,11 @@ impl Hub {
         self.used.borrow().clone()
     }
 
-    /// Returns the commit of a reference, and records it unless the reference is a commit.
+    /// Returns the commit of a reference, the same at every call, and records it unless the reference is a commit.
     pub(crate) fn pinned(&self, reference: &HubReference) -> Result<String, ModelProblem> {
+        if let Some(commit) = self.used.borrow().get(&reference.to_string()) {
+            return Ok(commit.clone());
+        }
         let commit = self.commit(reference)?;
         if !reference.is_commit() {
             self.used.borrow_mut().insert(reference.to_string(), commit.clone());

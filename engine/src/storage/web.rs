@@ -48,6 +48,11 @@ pub(crate) fn url(address: &str) -> Result<Url, StorageError> {
         return Err(wrong("it names no host"));
     }
     let secrets = secrets::recall(address);
+    if secrets.query.contains('#') {
+        return Err(wrong(
+            "it has a fragment (`#`), which is not part of a request; write `%23` for a number sign",
+        ));
+    }
     let user = if secrets.user.is_empty() { "" } else { "@" };
     let text = format!("{scheme}://{}{user}{rest}", secrets.user);
     let mut url = Url::parse(&text).map_err(|error| wrong(&error.to_string()))?;

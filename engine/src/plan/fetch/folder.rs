@@ -1,5 +1,6 @@
 //! Model folder that is renamed to its final name when it is complete.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -7,6 +8,7 @@ use std::path::{Path, PathBuf};
 use longsift_stages::model::{ModelProblem, SlicedFile};
 use serde::Serialize;
 
+use super::stores::{CONTENT, VERSIONS};
 use crate::base::secrets::shown;
 use crate::base::text::{self, bytes};
 use crate::storage::atomic::{self, AtomicFile};
@@ -15,7 +17,9 @@ use crate::storage::files;
 use crate::storage::http::remaining::Sink;
 use crate::storage::marked;
 
-/// Content of `slice.json`: the origin of a slice.
+const RECORD: &str = "slice.json";
+
+/// Content of [`RECORD`]: the origin of a slice, for information.
 #[derive(Debug, Serialize)]
 struct SliceRecord<'a> {
     source: &'a str,
@@ -110,7 +114,7 @@ impl PartialFolder {
         let endpoint = endpoint.map(shown);
         let record = SliceRecord { source, endpoint: endpoint.as_deref(), fetched };
         let json = serde_json::to_vec_pretty(&record).expect("plain data");
-        self.write("slice.json", &json)?;
+        self.write(RECORD, &json)?;
         let digest = text::sha256_hex(fetched.tensors.join("\n").as_bytes());
         let folder = self.rename(&format!("{version}-{}", &digest[..12]))?;
         let FetchedModel { fetched_bytes, checkpoint_bytes, .. } = *fetched;
@@ -126,6 +130,14 @@ impl PartialFolder {
     }
 
     fn rename(self, name: &str) -> Result<PathBuf, ModelProblem> {
+        let mut digests = BTreeMap::new();
+        for path in files::list_folder(&self.folder)? {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if name != RECORD && name != VERSIONS {
+                digests.insert(name, files::digest(&path)?.sha256);
+            }
+        }
+        self.write(CONTENT, &serde_json::to_vec_pretty(&digests).expect("plain data"))?;
         let folder = self.parent.join(name);
         // An existing folder of that name is unusable, otherwise nothing would have been fetched.
         files::remove_folder(&folder)?;

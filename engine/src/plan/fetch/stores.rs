@@ -4,8 +4,8 @@
 //! <cache_folder>/stores/<address>/
 //!   lock                          one process fetches at a time
 //!   model, tokenizer              name of the last used folder
-//!   <versions>-<tensors>/         config.json, tokenizer.json, the slices of the weights, slice.json, versions.json
-//!   <versions>-tokenizer/         tokenizer.json, tokenizer_config.json, versions.json
+//!   <versions>-<tensors>/         config.json, tokenizer.json, the slices of the weights, slice.json, versions.json, content.json
+//!   <versions>-tokenizer/         tokenizer.json, tokenizer_config.json, versions.json, content.json
 //! ```
 //!
 //! A folder of a store may change. A fetched folder is used as long as each of its files still has the recorded version
@@ -18,8 +18,11 @@ use longsift_stages::model::ModelFolder;
 
 use crate::base::text;
 use crate::storage::files;
+use crate::storage::range_file::Stamp;
 
 pub(super) const VERSIONS: &str = "versions.json";
+/// SHA-256 of the files of a fetched folder that decide results, by name.
+pub(super) const CONTENT: &str = "content.json";
 
 /// Limit of a file that lists about twenty files.
 const MAX_TEXT_BYTES: u64 = 1 << 20;
@@ -59,7 +62,22 @@ pub(super) fn local_copy(parent: &Path, wanted: FetchKind) -> Option<(PathBuf, V
         |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
     let folder = parent.join(Some(name.trim()).filter(|name| !name.is_empty() && is_plain(name))?);
     let versions = serde_json::from_str(&text(&folder.join(VERSIONS))?).ok()?;
-    wanted.is_present_in(&folder).then_some((folder, versions))
+    (wanted.is_present_in(&folder) && is_as_fetched(&folder)).then_some((folder, versions))
+}
+
+/// Whether a folder has the bytes that were fetched. Reads the files whose times do not show it.
+pub(super) fn is_as_fetched(folder: &Path) -> bool {
+    let path = folder.join(CONTENT);
+    let recorded = files::read_limited(&path, MAX_TEXT_BYTES).ok();
+    let digests: Option<BTreeMap<String, String>> =
+        recorded.and_then(|json| serde_json::from_slice(&json).ok());
+    let (Some(digests), Ok(Some(recorded))) = (digests, files::stamp(&path)) else { return false };
+    digests.iter().all(|(name, digest)| {
+        let path = folder.join(name);
+        let is_older = |stamp: Option<Stamp>| stamp.is_some_and(|stamp| stamp.is_before(&recorded));
+        files::stamp(&path).is_ok_and(is_older)
+            || files::digest(&path).is_ok_and(|found| found.sha256 == *digest)
+    })
 }
 
 pub(super) fn folder_name(address: &str) -> String {
@@ -86,7 +104,7 @@ mod tests {
     fn pointers_to_other_folders_are_ignored() {
         let parent = tempfile::tempdir().unwrap();
         files::create_folder(&parent.path().join("a-tokenizer")).unwrap();
-        for (name, content) in [("tokenizer.json", "{}"), (VERSIONS, "{}")] {
+        for (name, content) in [("tokenizer.json", "{}"), (VERSIONS, "{}"), (CONTENT, "{}")] {
             let path = parent.path().join("a-tokenizer").join(name);
             atomic::write_atomic(&path, content.as_bytes()).unwrap();
         }

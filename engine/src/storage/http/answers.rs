@@ -1,6 +1,7 @@
 //! Interprets answers and failures of servers, and provides hints for users.
 
 use std::error::Error;
+use std::ops::Range;
 
 use longsift_stages::contract::Location;
 use reqwest::header::{self, HeaderMap};
@@ -118,12 +119,15 @@ pub(super) fn redirected(
     }
 }
 
-/// Returns the first byte, and the length of the whole file, from `bytes 0-9/100`.
-pub(super) fn content_range(response: &Response) -> Option<(u64, Option<u64>)> {
+/// Returns the range of bytes, and the length of the whole file, from `bytes 0-9/100`; `None` if they contradict each other.
+pub(super) fn content_range(response: &Response) -> Option<(Range<u64>, Option<u64>)> {
     let text = response.headers().get(header::CONTENT_RANGE)?.to_str().ok()?;
     let (range, length) = text.strip_prefix("bytes ")?.split_once('/')?;
-    let (start, _) = range.split_once('-')?;
-    Some((start.parse().ok()?, length.parse().ok()))
+    let (start, last) = range.split_once('-')?;
+    let (start, last) = (start.parse::<u64>().ok()?, last.parse::<u64>().ok()?);
+    let length = length.parse().ok();
+    let end = last.checked_add(1)?;
+    (start < end && length.is_none_or(|length| end <= length)).then_some((start..end, length))
 }
 
 /// Returns the length of the file in an answer without the range that was asked for: `bytes */1000`.

@@ -104,13 +104,38 @@ fn a_truncated_answer_is_continued_where_it_stopped() {
 #[test]
 fn a_file_is_empty_only_if_the_server_says_so() {
     let server = server(|_, request, _| {
-        let length = if request.path == "/empty" { 0 } else { 30_700 };
-        Reply::status(416).with_header("Content-Range", &format!("bytes */{length}"))
+        let range = |text: &str, reply: Reply| reply.with_header("Content-Range", text);
+        match request.path.as_str() {
+            "/empty" => range("bytes */0", Reply::status(416)),
+            "/unknown" => range("bytes */*", Reply::status(416)),
+            "/silent" => Reply::status(416),
+            "/contradiction" => {
+                range("bytes 0-7/0", Reply { status: 206, ..Reply::whole(b"12345678") })
+            }
+            _ => range("bytes */30700", Reply::status(416)),
+        }
     });
     let client = client(None);
     assert_eq!(client.open(&url(&server, "empty"), 8).unwrap().unwrap().length, 0);
-    let problem = client.open(&url(&server, "x"), 8).err().unwrap();
-    assert_eq!(problem.kind, ErrorKind::Invalid);
+    for path in ["x", "unknown", "silent", "contradiction"] {
+        let problem = client.open(&url(&server, path), 8).err().unwrap();
+        assert_eq!(problem.kind, ErrorKind::Invalid, "{path}");
+    }
+}
+
+#[test]
+fn a_server_may_send_less_than_the_range() {
+    let server = server(|_, request, reply| {
+        let range = request.range_of(wanted().len());
+        let Some((start, _)) = range else { return reply };
+        let end = wanted().len().min(start + 1000);
+        Reply { status: 206, ..Reply::whole(&wanted()[start..end]) }
+            .with_header("Content-Range", &format!("bytes {start}-{}/{}", end - 1, wanted().len()))
+            .with_header("ETag", "\"1\"")
+    });
+    let file = client(None).open(&url(&server, "x"), 4000).unwrap().unwrap();
+    assert_eq!((file.length, file.first.len()), (wanted().len() as u64, 1000));
+    assert_eq!(file.first, wanted()[..1000]);
 }
 
 #[test]

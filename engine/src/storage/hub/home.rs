@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use super::reference::{HubReference, is_commit};
-use crate::base::environment;
+use crate::base::{environment, secrets};
 use crate::storage::files;
 
 /// Limit of a file with a token or a commit, which have about forty characters.
@@ -44,11 +44,13 @@ impl Home {
             .or_else(|| home.as_ref().map(|home| home.join("token")))
             .filter(|_| !on("HF_HUB_DISABLE_IMPLICIT_TOKEN"));
         let endpoint = variable("HF_ENDPOINT");
+        let token = variable("HF_TOKEN").or_else(|| short_text(&token_file?));
+        secrets::hide(token.as_deref().unwrap_or_default());
         Self {
             endpoint: endpoint.map_or("https://huggingface.co".to_owned(), |url| {
                 url.trim_end_matches('/').to_owned()
             }),
-            token: variable("HF_TOKEN").or_else(|| short_text(&token_file?)),
+            token,
             offline: on("HF_HUB_OFFLINE"),
             cache: variable("HF_HUB_CACHE")
                 .map(PathBuf::from)

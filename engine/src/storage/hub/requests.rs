@@ -36,8 +36,7 @@ struct ListedFile {
     #[serde(rename = "type")]
     kind: String,
     path: String,
-    #[serde(default)]
-    size: u64,
+    size: Option<u64>,
 }
 
 impl Hub {
@@ -135,7 +134,13 @@ impl Hub {
                 if files.contains_key(&path) {
                     return Err(endless(&format!("it contains `{path}` twice")));
                 }
-                files.insert(path, Some(size));
+                if size.is_none() {
+                    let message = format!(
+                        "the list of files of `{reference}` does not state the size of `{path}`"
+                    );
+                    return Err(ModelProblem::settings(message).with_hint("check HF_ENDPOINT"));
+                }
+                files.insert(path, size);
             }
             let next = next_page(&url, &headers).map_err(|link| {
                 let message = format!("`{}` has an invalid next-page link: `{link}`", shown(&url));
@@ -198,7 +203,15 @@ fn request<T: for<'a> Deserialize<'a>>(
 /// Returns the next page of a list, from `Link: <https://…>; rel="next"`. A link to a plain connection is an error.
 fn next_page(from: &Url, headers: &HeaderMap) -> Result<Option<Url>, String> {
     let links = headers.get_all(header::LINK).iter().filter_map(|links| links.to_str().ok());
-    let next = links.flat_map(|links| links.split(',')).find(|link| link.contains("rel=\"next\""));
+    let is_next = |link: &&str| {
+        let parameters = link.split(';').skip(1).filter_map(|parameter| parameter.split_once('='));
+        let mut relations = parameters.filter(|(name, _)| name.trim().eq_ignore_ascii_case("rel"));
+        relations.any(|(_, value)| {
+            let mut values = value.trim().trim_matches(['"', '\'']).split_whitespace();
+            values.any(|value| value.eq_ignore_ascii_case("next"))
+        })
+    };
+    let next = links.flat_map(|links| links.split(',')).find(is_next);
     let Some(next) = next.map(str::trim) else { return Ok(None) };
     let link = next.strip_prefix('<').and_then(|link| link.split_once('>'));
     let url = link.and_then(|(link, _)| from.join(link).ok());
@@ -229,6 +242,9 @@ mod tests {
         let there = Ok(Some("https://hub/api/list?cursor=2".to_owned()));
         assert_eq!(next("<https://hub/api/list?cursor=2>; rel=\"next\""), there);
         assert_eq!(next("<?cursor=1>; rel=\"prev\", <?cursor=2>; rel=\"next\""), there);
+        for spelled in ["rel=next", "REL='next'", "rel = \"last Next\"", "title=x; rel=\"next\""] {
+            assert_eq!(next(&format!("<?cursor=2>; {spelled}")), there, "{spelled}");
+        }
         assert_eq!(next("<?cursor=1>; rel=\"prev\""), Ok(None));
         for lost in ["<http://hub/api/list?cursor=2>; rel=\"next\"", "x; rel=\"next\""] {
             assert_eq!(next(lost), Err(lost.to_owned()));

@@ -1,5 +1,5 @@
 //! HTTP connector of the stores' clients. Records `Retry-After` and detects what the clients ignore: lists that continue
-//! without a continuation token, and failed copies with the status of success. Redirects are not followed: a request is signed for one server, and its headers
+//! without a continuation token, and failures with the status of success. Redirects are not followed: a request is signed for one server, and its headers
 //! contain credentials.
 
 use std::cell::Cell;
@@ -12,7 +12,7 @@ use object_store::client::{
     HttpResponse, HttpResponseBody, HttpService,
 };
 use object_store::{ClientOptions, Error};
-use reqwest::{StatusCode, Url};
+use reqwest::{Method, StatusCode, Url};
 
 use super::failure::{element, incomplete};
 use crate::base::text::{count, quoted};
@@ -79,7 +79,13 @@ struct RetryAfterService {
 impl HttpService for RetryAfterService {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let token = continuation_token(request.uri().to_string().as_str());
-        let is_copy = COPY_SOURCES.iter().any(|name| request.headers().contains_key(*name));
+        let result = if COPY_SOURCES.iter().any(|name| request.headers().contains_key(*name)) {
+            Some("<CopyObjectResult")
+        } else {
+            let completes = request.method() == Method::POST
+                && request.uri().query().is_some_and(|query| query.contains("uploadId="));
+            completes.then_some("<CompleteMultipartUploadResult")
+        };
         let bytes = request.body().content_length() as u64;
         let answer = if bytes == 0 {
             self.reads.execute(request).await?
@@ -94,8 +100,10 @@ impl HttpService for RetryAfterService {
         let _ = RETRY_AFTER.try_with(|recorded| recorded.set(requested));
         match token {
             Some(token) if answer.status().is_success() => check_list(answer, &token).await,
-            None if is_copy && answer.status().is_success() => check_copy(answer).await,
-            _ => Ok(answer),
+            _ => match result {
+                Some(result) if answer.status().is_success() => check_result(answer, result).await,
+                _ => Ok(answer),
+            },
         }
     }
 }
@@ -125,12 +133,13 @@ async fn read_page(body: HttpResponseBody) -> Result<Vec<u8>, HttpError> {
     Ok(bytes)
 }
 
-/// Returns the answer to a copy, with the status of its error if it contains one: a store sends the status before it copies.
-async fn check_copy(answer: HttpResponse) -> Result<HttpResponse, HttpError> {
+/// Returns an answer with the status of its error if it lacks the element `result`: a store sends the status before it copies an
+/// object or joins its parts.
+async fn check_result(answer: HttpResponse, result: &str) -> Result<HttpResponse, HttpError> {
     let (mut parts, body) = answer.into_parts();
     let bytes = read_page(body).await?;
     let page = String::from_utf8_lossy(&bytes);
-    if !page.contains("<CopyObjectResult") {
+    if !page.contains(result) {
         parts.status = match element(&page, "Code") {
             Some("AccessDenied" | "AllAccessDisabled") => StatusCode::FORBIDDEN,
             Some("NoSuchBucket" | "NoSuchKey") => StatusCode::NOT_FOUND,

@@ -11,7 +11,7 @@ use crate::storage::error::{ErrorKind, StorageError};
 const IGNORES_RANGES: &str = "Received non-partial response";
 
 /// Parts of messages about answers that do not follow the protocol. The client reports them without a status.
-const INVALID_ANSWERS: [&str; 11] = [
+const INVALID_ANSWERS: [&str; 12] = [
     // Another region, or a moved bucket.
     "redirect without LOCATION",
     INCOMPLETE,
@@ -19,6 +19,7 @@ const INVALID_ANSWERS: [&str; 11] = [
     "Content-Range header not present",
     "Failed to parse value for CONTENT_RANGE",
     "Wanted range starting at",
+    "Requested ",
     "Invalid last modified",
     "Invalid content length",
     "contained non UTF-8 characters",
