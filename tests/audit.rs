@@ -293,6 +293,70 @@ fn a_running_commit_is_not_called_damage() {
 }
 
 #[test]
+fn tables_exchanged_after_the_commit_are_refused() {
+    let workspace = workspace();
+    workspace.run(&pipeline());
+    let other = ["run", "pipeline.yaml", "-q", "--set", "output.path=other", "--set"];
+    workspace.longsift(&[&other[..], &["stages.filter.keep_fraction=0.9"]].concat()).success();
+    let read: [&[&str]; 4] = [
+        &["report", "out.run"],
+        &["whatif", "out.run", "--set", "stages.filter.keep_fraction=0.9"],
+        &["explain", "out.run", "a-2#0"],
+        &["diff", "out.run", "other.run"],
+    ];
+    for folder in ["selection", "dropped"] {
+        let workspace = Workspace::copy_of(&workspace);
+        for path in files_below(&workspace.path(&format!("out.run/{folder}"))) {
+            let mut bytes = fs::read(&path).unwrap();
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+            fs::write(&path, bytes).unwrap();
+        }
+        for arguments in read {
+            let answer = workspace.longsift(arguments).expect(3);
+            let says = [&format!("`out.run/{folder}/"), "was changed after the commit"];
+            let says = says.into_iter().all(|says| answer.stderr.contains(says));
+            assert!(says, "{arguments:?}: {}", answer.stderr);
+        }
+        if folder == "dropped" {
+            // The fix that the hint names.
+            let refused = workspace.longsift(&["run", "pipeline.yaml"]).expect(3).stderr;
+            assert!(refused.contains("hint: remove the file and run again"), "{refused}");
+            fs::remove_dir_all(workspace.path("out.run/dropped")).unwrap();
+        }
+        assert_eq!(workspace.run(&pipeline())["status"], "done");
+        verified(&workspace, 0);
+    }
+}
+
+#[test]
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+fn a_commit_while_a_selection_is_read_is_noticed() {
+    let before = workspace();
+    before.run(&pipeline());
+    let other = ["run", "pipeline.yaml", "-q", "--set", "stages.filter.keep_fraction=0.9"];
+    let read: [&[&str]; 3] = [
+        &["report", "out.run"],
+        &["whatif", "out.run", "--set", "stages.filter.keep_fraction=0.5"],
+        &["diff", "out.run", "out.run"],
+    ];
+    for arguments in read {
+        let workspace = Workspace::copy_of(&before);
+        workspace.longsift(&["run", "pipeline.yaml", "-q"]).success();
+        let pause = Pause { matching: "open out.run/selection/", at: 2 };
+        let mut paused = workspace.start_paused(arguments, &pause);
+        paused.wait_for_pause();
+        workspace.longsift(&other).success();
+        let answer = paused.resume();
+        assert!([3, 4].contains(&answer.code), "{arguments:?}: {}", answer.to_text());
+        if answer.code == 4 {
+            let says = "a run has replaced the selection in `out.run` while it was read";
+            assert!(answer.stderr.contains(says), "{}", answer.stderr);
+        }
+    }
+}
+
+#[test]
 fn a_run_that_writes_no_selection_leaves_the_result_verified() {
     let workspace = workspace();
     workspace.run(&pipeline());

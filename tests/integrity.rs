@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use parquet::arrow::ArrowWriter;
 
-use crate::support::tables::{corpus, strings, table, write_parquet};
+use crate::support::tables::{corpus, read_parquet, strings, table, texts, write_parquet};
 use crate::support::{Pipeline, Tiny, Workspace, copy_folder, count, demo_model, files_below};
 
 fn workspace() -> Workspace {
@@ -240,12 +240,63 @@ fn a_selection_never_uses_damaged_scores() {
     let before = workspace.hashes(&["out/data"]);
     let select = ["run", "pipeline.yaml", "--set", "stages.filter.keep_fraction=0.9"];
     let stderr = workspace.longsift(&select).expect(3).stderr;
-    assert!(stderr.contains("have changed since they were written: expected SHA-256"), "{stderr}");
+    assert!(stderr.contains("has changed since it was written: expected SHA-256"), "{stderr}");
     assert_eq!(workspace.hashes(&["out/data"]), before);
     // The fix that the hint names.
     fs::remove_file(&part).unwrap();
     workspace.longsift(&select).success();
     assert_eq!(fs::read(&part).unwrap(), sound);
+}
+
+#[test]
+fn a_selection_never_uses_damaged_records_of_rows() {
+    let workspace = Workspace::new();
+    Tiny::new().write(&workspace.path("model"));
+    write_parquet(&workspace.path("input/a.parquet"), &corpus("a", &[192, 30, 128, 0]), 2);
+    let pipeline = pipeline().input("max_quarantined_fraction: 0.5");
+    workspace.write("pipeline.yaml", pipeline.to_string());
+    let score = ["run", "pipeline.yaml", "-q", "--phase", "score"];
+    workspace.longsift(&score).success();
+    for folder in ["dropped", "quarantine"] {
+        let table = files_below(&workspace.path(&format!("out.run/{folder}"))).remove(0);
+        let sound = fs::read(&table).unwrap();
+        let mut changed = sound.clone();
+        changed[sound.len() / 3] ^= 1;
+        fs::write(&table, changed).unwrap();
+        let refused = workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(3).stderr;
+        assert!(refused.contains("has changed since it was written"), "{folder}: {refused}");
+        fs::remove_file(&table).unwrap();
+        workspace.longsift(&score).success();
+        assert_eq!(fs::read(&table).unwrap(), sound, "{folder}");
+    }
+    workspace.run(&pipeline);
+}
+
+#[test]
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+fn a_unit_killed_before_its_record_is_scored_again() {
+    let workspace = Workspace::new();
+    Tiny::new().write(&workspace.path("model"));
+    let input = workspace.path("input/a.parquet");
+    let write = |names: &str, time: u64| {
+        write_parquet(&input, &corpus(names, &[192, 30, 128, 0]), 2);
+        set_modified(&input, SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(time));
+    };
+    let pipeline = pipeline().input("max_quarantined_fraction: 0.5");
+    workspace.write("pipeline.yaml", pipeline.to_string());
+    let score = ["run", "pipeline.yaml", "-q", "--phase", "score"];
+    write("a", 1_700_000_000);
+    workspace.longsift(&score).success();
+    write("b", 1_700_000_001);
+    workspace.run_until_killed(&score, "create out.run/units/", 1);
+    write("a", 1_700_000_000);
+    workspace.run(&pipeline);
+    workspace.longsift(&["verify", "out.run"]).success();
+    for folder in ["dropped", "quarantine"] {
+        let table = files_below(&workspace.path(&format!("out.run/{folder}"))).remove(0);
+        let ids = texts(&read_parquet(&table), "id");
+        assert!(ids.iter().all(|id| id.starts_with('a')), "{folder}: {ids:?}");
+    }
 }
 
 #[test]

@@ -201,7 +201,7 @@ pub fn select(
     identity: &Identity,
     stop: &Stop,
 ) -> Result<Selection> {
-    units::check_scores(directory, records, stop)?;
+    units::check_tables(directory, records, stop)?;
     let criteria = Criteria::from_plan(plan);
     let compared = compared::select(plan, directory, records, &criteria, stop)?;
     let gathered = GatheredSamples::read(plan, directory, records, &criteria, stop)?;

@@ -147,10 +147,10 @@ struct IdentityParts {
 
 /// Returns the identity of a run of `plan`, which covers everything except the rows of its input.
 pub fn identity(plan: &Plan, digests: &Digests) -> Identity {
-    // Excluded: the format has one version, the name is only a label, and parameters are already replaced in the settings.
+    // Excluded: the format has one version, and parameters are already replaced in the settings.
     let Pipeline {
         version: _,
-        name: _,
+        name,
         params: _,
         input,
         stages,
@@ -179,6 +179,10 @@ pub fn identity(plan: &Plan, digests: &Digests) -> Identity {
         }
     }
     output_facts(output, &mut parts);
+    // Otherwise the name is only a label.
+    if output.card {
+        parts.selection["name"] = json!(name);
+    }
     for program in &plan.programs {
         let merged = program.settings.statistics.iter();
         let largest: Vec<&str> = merged

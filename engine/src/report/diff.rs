@@ -56,7 +56,7 @@ impl Difference {
 
 /// Compares two finished runs and lists at most `listed` changed documents.
 pub fn diff(a: &RunDirectory, b: &RunDirectory, listed: usize) -> Result<Difference> {
-    let (manifest_a, manifest_b) = (Manifest::read_finished(a)?, Manifest::read_finished(b)?);
+    let (manifest_a, manifest_b) = (Manifest::read_with_tables(a)?, Manifest::read_with_tables(b)?);
     let (lock_a, lock_b) = (&manifest_a.lock, &manifest_b.lock);
     let flat = |lock: &PipelineLock| {
         let mut settings = pipeline_lock::flat(&lock.settings);
@@ -91,7 +91,7 @@ pub fn diff(a: &RunDirectory, b: &RunDirectory, listed: usize) -> Result<Differe
         let all = all.filter_map(|(fact, value)| Some((fact.to_owned(), value?.clone())));
         all.collect::<Map<String, Value>>()
     };
-    Ok(Difference {
+    let difference = Difference {
         runs: [a.absolute(), b.absolute()],
         program: facts::differences(&program(&manifest_b), &program(&manifest_a)),
         settings: facts::differences(&flat(lock_b), &flat(lock_a)),
@@ -99,7 +99,10 @@ pub fn diff(a: &RunDirectory, b: &RunDirectory, listed: usize) -> Result<Differe
         inputs: inputs(&manifest_a, &manifest_b),
         counts: facts::differences(&counts(b, &manifest_b)?, &counts(a, &manifest_a)?),
         documents: documents::compare((a, &manifest_a), (b, &manifest_b), listed)?,
-    })
+    };
+    manifest_a.check_current(a)?;
+    manifest_b.check_current(b)?;
+    Ok(difference)
 }
 
 /// Returns the input files that only one run has, or that differ.

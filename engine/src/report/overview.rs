@@ -132,7 +132,7 @@ struct Means {
 const MAX_LABELS: usize = 24;
 
 pub(crate) fn read(directory: &RunDirectory, text: bool) -> Result<Overview> {
-    let manifest = Manifest::read_finished(directory)?;
+    let manifest = Manifest::read_with_tables(directory)?;
     let calibration = manifest.read_calibration(directory)?;
     let summary = manifest.read_summary(directory)?;
     let scores = manifest.scores_directory(directory)?;
@@ -149,7 +149,9 @@ pub(crate) fn read(directory: &RunDirectory, text: bool) -> Result<Overview> {
         text,
         times: Vec::new(),
     };
-    Overview::new(sources)
+    let overview = Overview::new(sources)?;
+    manifest.check_current(directory)?;
+    Ok(overview)
 }
 
 impl Overview {

@@ -91,7 +91,7 @@ pub(crate) fn whatif(
     listed: usize,
     stop: &Stop,
 ) -> Result<WhatIf> {
-    let manifest = Manifest::read_finished(directory)?;
+    let manifest = Manifest::read_with_tables(directory)?;
     let recorded = manifest.lock.recorded()?;
     let overrides = with_removals(overrides, &manifest);
     let (spec, warnings) = Spec::recorded(&recorded.pipeline, &manifest.lock.settings, &overrides)?;
@@ -137,6 +137,9 @@ pub(crate) fn whatif(
                 Some(_) => {}
             }
         }
+        if why.is_empty() {
+            why = identity.differences_of_scores(before);
+        }
         return Err(not_available(why, records.len(), plan.units.len().max(manifest.units.len())));
     }
     let selection = select::select(&plan, &scores, &records, &identity, stop)?;
@@ -150,6 +153,7 @@ pub(crate) fn whatif(
     };
     let counted = counter.count()?;
     let calibration = manifest.read_calibration(directory)?;
+    manifest.check_current(directory)?;
     let mut total = Change::default();
     counted.groups.values().for_each(|group| total.append(group));
     let thresholds = |calibration: &Calibration| -> HashMap<Option<String>, Vec<Option<f64>>> {

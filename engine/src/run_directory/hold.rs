@@ -1,12 +1,14 @@
 //! Exclusive access to a run directory, and shared access to score a shard next to other processes.
 
-use std::fs::{File, TryLockError};
+use std::fs::{self, File, Metadata, TryLockError};
 use std::io::{Seek, SeekFrom, Write};
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::holder::{Holder, SHARDS, held_file, is_lock_content};
 use super::layout::RunDirectory;
+use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::run_directory::manifest::Manifest;
 use crate::run_directory::pipeline_lock::PipelineLock;
@@ -23,28 +25,27 @@ const EXCLUSIVE_LOCK_WAIT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub enum RunLock {
     File {
-        _locked: File,
+        locked: File,
+        path: PathBuf,
     },
     #[cfg(feature = "cloud")]
     Lease(super::lease::Lease),
 }
 
 impl RunLock {
-    /// Checks that this process still has exclusive access: a lease may have expired, a file lock cannot.
-    #[cfg_attr(not(feature = "cloud"), expect(clippy::unnecessary_wraps, reason = "a lease fails"))]
+    /// Checks that this process still has exclusive access: a lease may have expired, a lock file may have been removed.
     pub fn check(&self) -> Result<()> {
         match self {
-            Self::File { .. } => Ok(()),
+            Self::File { locked, path } => check_in_place(locked, path),
             #[cfg(feature = "cloud")]
             Self::Lease(lease) => lease.check(),
         }
     }
 
     /// Like [`Self::check`], but sends no request if the lease was renewed a moment ago.
-    #[cfg_attr(not(feature = "cloud"), expect(clippy::unnecessary_wraps, reason = "a lease fails"))]
     pub fn confirm(&self) -> Result<()> {
         match self {
-            Self::File { .. } => Ok(()),
+            Self::File { locked, path } => check_in_place(locked, path),
             #[cfg(feature = "cloud")]
             Self::Lease(lease) => lease.confirm(),
         }
@@ -53,11 +54,28 @@ impl RunLock {
     /// Removes a file, if it exists, while this process has exclusive access, which is checked between attempts.
     pub fn remove_file(&self, path: &Path) -> Result<()> {
         match self {
-            Self::File { .. } => Ok(files::remove_file(path)?),
+            Self::File { .. } => {
+                self.check()?;
+                Ok(files::remove_file(path)?)
+            }
             #[cfg(feature = "cloud")]
             Self::Lease(lease) => lease.remove_file(path),
         }
     }
+}
+
+/// Fails if `path` is no longer the locked file: another run may have locked its successor.
+fn check_in_place(locked: &File, path: &Path) -> Result<()> {
+    let inode = |found: Metadata| (found.dev(), found.ino());
+    let held = locked.metadata().map(inode).map_err(error::failed("read", path))?;
+    if fs::metadata(path).map(inode).is_ok_and(|found| found == held) {
+        return Ok(());
+    }
+    let message =
+        format!("the lock `{}` of this run was removed, moved or replaced", path.display());
+    Err(Diagnostic::error(Blame::Machine, message)
+        .hint("leave the lock to longsift; run again: the scores are kept")
+        .into())
 }
 
 impl RunDirectory {
@@ -179,7 +197,9 @@ impl RunDirectory {
             .and_then(|()| file.seek(SeekFrom::Start(0)))
             .and_then(|_| file.write_all(content.as_bytes()));
         written.map_err(|error| error::failed("write", &path)(error))?;
-        Ok(RunLock::File { _locked: file })
+        let lock = RunLock::File { locked: file, path };
+        lock.check()?;
+        Ok(lock)
     }
 
     /// Locks the file with `lock`. If another process holds it, retries for at most `limit`, as long as `may_wait` is `true`.

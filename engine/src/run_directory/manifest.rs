@@ -14,6 +14,7 @@ use super::pipeline_lock::{PipelineLock, read_versioned};
 use super::seal::is_intact;
 use super::summary::{Summary, TableUse};
 use super::units::{self, Part, UnitRecord};
+use crate::base::counts::is_zero;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::base::parallel;
@@ -137,13 +138,7 @@ impl Manifest {
             part => part.is_none(),
         };
         let record = if is_committed { directory.read_json(path)? } else { None };
-        record.ok_or_else(|| {
-            let message =
-                format!("`{}` is missing or was changed after the commit", path.display());
-            Diagnostic::error(Blame::Data, message)
-                .hint("`longsift verify` lists all damaged files and what to do")
-                .into()
-        })
+        record.ok_or_else(|| changed_after_commit(path).into())
     }
 
     /// Reads the manifest of a finished run.
@@ -164,6 +159,43 @@ impl Manifest {
             Some(manifest) => Ok(manifest),
             None => Self::read(directory)?.ok_or_else(|| not_finished(directory)),
         }
+    }
+
+    /// Like [`Self::read_finished`], for commands that read the tables of the selection. They call [`Self::check_current`] at
+    /// their end.
+    ///
+    /// # Errors
+    /// A table was changed after the commit. Reads the tables whose times do not show that they are unchanged.
+    pub fn read_with_tables(directory: &RunDirectory) -> Result<Self> {
+        let manifest = Self::read_finished(directory)?;
+        let scores = manifest.scores_directory(directory)?;
+        let of_units = manifest.units.iter().flat_map(UnitRecord::parts);
+        let of_selection = manifest.dropped.iter().chain(&manifest.selection);
+        let tables = of_units.map(|part| (&scores.root, part));
+        let tables: Vec<(&PathBuf, &Part)> =
+            tables.chain(of_selection.map(|part| (&directory.root, part))).collect();
+        let committed = files::stamp(&directory.manifest())?;
+        parallel::in_order(tables.len(), directory.concurrency(1), |index| {
+            let (folder, part) = tables[index];
+            if part.is_original(folder, committed.as_ref())? {
+                return Ok(());
+            }
+            let path = folder.join(&part.path);
+            Err(changed_after_commit(&path).into())
+        })?;
+        Ok(manifest)
+    }
+
+    /// Fails if a run has committed another selection since this manifest was read.
+    pub fn check_current(&self, directory: &RunDirectory) -> Result<()> {
+        if Self::read(directory)?.as_ref() == Some(self) {
+            return Ok(());
+        }
+        let message = format!(
+            "a run has replaced the selection in `{}` while it was read",
+            directory.root.display()
+        );
+        Err(Diagnostic::error(Blame::Machine, message).hint("run the command again").into())
     }
 
     /// Reads the list of files in `data/` from a manifest of any version; empty if it is damaged.
@@ -240,7 +272,8 @@ impl Manifest {
         self.scores_from().map(|path| RunDirectory::open(Path::new(path))).transpose()
     }
 
-    /// Whether every file of the selection exists with the recorded size; the log of events may have grown.
+    /// Whether every file of the selection exists with the recorded size and its records are unchanged; the log of events may have
+    /// grown.
     pub fn is_in_place(&self, directory: &RunDirectory) -> Result<bool> {
         if let Some(events) = &self.events
             && files::size(&directory.events())?.is_none_or(|size| size < events.bytes)
@@ -250,13 +283,20 @@ impl Manifest {
         let records = self.dropped.iter().chain(&self.selection).chain(&self.report);
         let records =
             records.chain(&self.quarantined_files).chain(&self.calibration).chain(&self.summary);
+        let is_own = self.scores_from().is_none();
+        let of_units = self.units.iter().filter(|_| is_own).flat_map(UnitRecord::parts);
+        let records = records.chain(of_units);
         let (data, output) = (directory.data(), directory.output.clone());
         let parts = self.data.iter().map(|part| (&data, part));
-        let parts = parts.chain(records.map(|part| (&directory.root, part)));
+        let parts = parts.chain(self.card.iter().map(|part| (&output, part)));
         let parts: Vec<(&PathBuf, &Part)> =
-            parts.chain(self.card.iter().map(|part| (&output, part))).collect();
+            parts.chain(records.map(|part| (&directory.root, part))).collect();
+        let committed = files::stamp(&directory.manifest())?;
         let in_place = parallel::in_order(parts.len(), directory.concurrency(1), |index| {
             let (folder, part) = parts[index];
+            if *folder == directory.root {
+                return Ok(part.is_original(folder, committed.as_ref())?);
+            }
             Ok(Part::all_in_place([part], folder)?)
         })?;
         Ok(in_place.into_iter().all(|in_place| in_place))
@@ -269,6 +309,12 @@ impl Manifest {
 }
 
 /// Error: the command requires a finished run.
+fn changed_after_commit(path: &Path) -> Diagnostic {
+    let message = format!("`{}` is missing or was changed after the commit", path.display());
+    Diagnostic::error(Blame::Data, message)
+        .hint("`longsift verify` lists all damaged files and what to do")
+}
+
 fn not_finished(directory: &RunDirectory) -> Failure {
     let message = format!("`{}` has no finished run", directory.root.display());
     Diagnostic::error(Blame::Pipeline, message)
@@ -289,6 +335,9 @@ pub struct KnownFile {
     pub modified_ns: i64,
     /// SHA-256 of the Parquet footer.
     pub footer_hash: String,
+    /// Hash of the entity tag of a remote file or of its commit.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub version: u64,
 }
 
 impl KnownFile {
@@ -301,6 +350,7 @@ impl KnownFile {
             size: file.stamp.size,
             modified_ns: i64::try_from(file.stamp.modified_ns).unwrap_or(i64::MAX),
             footer_hash: file.footer_hash.clone(),
+            version: file.stamp.version.into(),
         };
         dataset.files.iter().map(known).collect()
     }

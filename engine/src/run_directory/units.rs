@@ -33,7 +33,7 @@ pub struct InputIdentity {
     pub modified_ns: i64,
     /// SHA-256 of the Parquet footer.
     pub footer_hash: String,
-    /// Hash of the entity tag of a remote file.
+    /// Hash of the entity tag of a remote file or of its commit.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub version: u64,
 }
@@ -287,6 +287,17 @@ pub fn read(directory: &RunDirectory, path: &Path) -> Result<Option<UnitRecord>>
     Ok(record.filter(|record| record_path(directory, &record.unit).file_name() == path.file_name()))
 }
 
+/// Removes the record of a unit whose tables with this name will be replaced, so that a run killed in between scores the unit
+/// again.
+pub fn remove_record(directory: &RunDirectory, unit: &str, files_name: &str) -> Result<()> {
+    let path = record_path(directory, unit);
+    let before = read(directory, &path)?;
+    if before.is_some_and(|before| before.scores.path == scores_path(files_name)) {
+        files::remove_file(&path)?;
+    }
+    Ok(())
+}
+
 /// Returns the records of `units` that have the wanted windows and measures, in order.
 pub fn valid_records(
     directory: &RunDirectory,
@@ -300,19 +311,20 @@ pub fn valid_records(
     })
 }
 
-/// Checks the digests of the score tables of units, which may be older than this run.
-pub fn check_scores(directory: &RunDirectory, records: &[UnitRecord], stop: &Stop) -> Result<()> {
+/// Checks the digests of the tables of units, which may be older than this run.
+pub fn check_tables(directory: &RunDirectory, records: &[UnitRecord], stop: &Stop) -> Result<()> {
     let concurrency = directory.concurrency(rayon::current_num_threads());
-    parallel::in_order(records.len(), concurrency, |unit| {
+    let parts: Vec<&Part> = records.iter().flat_map(UnitRecord::parts).collect();
+    parallel::in_order(parts.len(), concurrency, |index| {
         stop.check()?;
-        let part = &records[unit].scores;
+        let part = parts[index];
         let path = directory.root.join(&part.path);
         let found = files::digest(&path)?.sha256;
         if found == part.sha256 {
             return Ok(());
         }
         let message = format!(
-            "the scores `{}` have changed since they were written: expected SHA-256 {}, got {found}",
+            "the table `{}` has changed since it was written: expected SHA-256 {}, got {found}",
             path.display(),
             part.sha256
         );

@@ -377,6 +377,7 @@ impl<'a> OpenUnit<'a> {
         }
         let mut programs = context.plan.programs.iter();
         programs.try_for_each(|program| context.programs.check_unedited(program))?;
+        units::remove_record(context.directory, &unit.name(), &files_name)?;
         let scores = Part::new(units::scores_path(&files_name), &self.scores.finish()?);
         let dropped = dropped::write(
             &context.directory.root,

@@ -1,6 +1,6 @@
 //! Lookup of documents of a pipeline's input by id, and their comparison with the documents that a run scored.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 use arrow_array::RecordBatch;
@@ -12,6 +12,7 @@ use crate::dataset::documents::{Document, content_hash, document_contents, id_of
 use crate::dataset::labels::read_labels;
 use crate::dataset::rows::read_row;
 use crate::plan::Plan;
+use crate::plan::identity::{Digests, identity};
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::Manifest;
 use crate::run_directory::scores;
@@ -28,9 +29,9 @@ pub(super) struct FinishedRun {
 }
 
 impl FinishedRun {
-    /// Fails if the run is not finished.
+    /// Fails if the run is not finished or its tables were changed.
     pub(super) fn read(directory: &RunDirectory) -> Result<Self> {
-        Self::new(directory, Manifest::read_finished(directory)?)
+        Self::new(directory, Manifest::read_with_tables(directory)?)
     }
 
     pub(super) fn read_if_present(directory: &RunDirectory) -> Result<Option<Self>> {
@@ -41,6 +42,19 @@ impl FinishedRun {
     fn new(directory: &RunDirectory, manifest: Manifest) -> Result<Self> {
         let scores = manifest.scores_directory(directory)?;
         Ok(Self { directory: directory.clone(), manifest, scores })
+    }
+
+    /// Fails if the plan has another tokenizer than the run.
+    pub(super) fn check_tokenizer(&self, plan: &Plan) -> Result<()> {
+        let now = identity(plan, &Digests::new(plan, None, BTreeMap::new())?);
+        let then = &self.manifest.lock.identity;
+        if now.windows.get("tokenizer") == then.windows.get("tokenizer") {
+            return Ok(());
+        }
+        let message = "the tokenizer has changed since the run scored its documents";
+        let hint =
+            "name the pipeline file instead of the run directory to use the present tokenizer";
+        Err(Diagnostic::error(Blame::Data, message).hint(hint).into())
     }
 
     /// Returns the records of the work units with these rows of a file, which the plan may divide differently.

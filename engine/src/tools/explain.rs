@@ -194,6 +194,7 @@ pub(crate) fn explain(
     }
     if let Some(run) = &run {
         found.compare(plan, run, weights)?;
+        run.manifest.check_current(&run.directory)?;
     }
     let text = text.as_deref().zip(cut.bytes_of(&window)).map(|(text, bytes)| &text[bytes]);
     found.guards = found.guarded(plan, &ids, text);

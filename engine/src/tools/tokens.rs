@@ -22,6 +22,7 @@ pub fn print(
 ) -> Result<()> {
     let mut print = |line: &serde_json::Value| print(&json_safe(&line.to_string()));
     let run = run.map(FinishedRun::read_if_present).transpose()?.flatten();
+    run.as_ref().map_or(Ok(()), |run| run.check_tokenizer(plan))?;
     for unit in &plan.units {
         let rows = unit.first_row..unit.first_row + unit.rows;
         let hashes = run.as_ref().map(|run| run.content_hashes(&unit.file_path, rows));

@@ -4,7 +4,7 @@
 //! will complete, now or when a later run replays the record. Outside of runs, `data/` therefore never holds a mixture of two
 //! selections.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -16,6 +16,8 @@ use crate::base::error::Result;
 use crate::base::parallel;
 use crate::run_directory::hold::RunLock;
 use crate::run_directory::layout::RunDirectory;
+use crate::run_directory::manifest::Manifest;
+use crate::run_directory::units::{Part, UnitRecord};
 use crate::storage::error::ErrorKind;
 use crate::storage::store::is_address;
 use crate::storage::{atomic, files};
@@ -191,11 +193,14 @@ fn execute(directory: &RunDirectory, intent: &Intent, run_lock: &RunLock) -> Res
     parallel::in_order(removals.len(), threads(removals.len()), |index| {
         run_lock.remove_file(&removals[index])
     })?;
-    parallel::in_order(renames.len(), threads(renames.len()), |index| {
+    let moved = parallel::in_order(renames.len(), threads(renames.len()), |index| {
         run_lock.confirm()?;
         let (from, to) = &renames[index];
         put_in_place(from, to)
     })?;
+    let before =
+        renames.iter().zip(moved).filter(|(_, moved)| !moved).map(|((from, to), _)| (from, to));
+    check_moved_before(directory, &before.collect::<Vec<_>>())?;
     let mut emptied: Vec<&Path> = removals.iter().filter_map(|path| path.parent()).collect();
     emptied.dedup();
     for folder in emptied {
@@ -225,24 +230,49 @@ fn concurrency(folder: &Path, files: usize) -> usize {
     files::concurrency(folder, 1).min(files / FILES_PER_REQUEST).max(1)
 }
 
-/// Moves a file of a selection into place, unless it is already there.
-fn put_in_place(from: &Path, to: &Path) -> Result<()> {
+/// Moves a file of a selection into place. Returns `false` if only a file of the target's name exists.
+fn put_in_place(from: &Path, to: &Path) -> Result<bool> {
     files::create_folder(to.parent().unwrap_or(Path::new("/")))?;
     let gone = match files::put_in_place(from, to) {
         Err(error) if error.kind == ErrorKind::NotFound => error,
-        done => return Ok(done?),
+        done => return Ok(done.map(|()| true)?),
     };
     if files::size(to)?.is_some() {
+        return Ok(false);
+    }
+    Err(unfinishable(from, to, &format!("exists ({gone})")).into())
+}
+
+/// Checks that files which were not moved now are those that an interrupted commit has moved, by the manifest in place.
+fn check_moved_before(directory: &RunDirectory, moved: &[(&PathBuf, &PathBuf)]) -> Result<()> {
+    if moved.is_empty() {
         return Ok(());
     }
+    let Some(manifest) = Manifest::read(directory)? else { return Ok(()) };
+    let data = manifest.data.iter().map(|part| (directory.data().join(&part.path), part));
+    let of_units = manifest.units.iter().flat_map(UnitRecord::parts);
+    let records = manifest.dropped.iter().chain(&manifest.selection).chain(of_units);
+    let records = records.map(|part| (directory.root.join(&part.path), part));
+    let parts: HashMap<PathBuf, &Part> = data.chain(records).collect();
+    parallel::in_order(moved.len(), concurrency(&directory.output, moved.len()), |index| {
+        let (from, to) = moved[index];
+        let Some(part) = parts.get(to) else { return Ok(()) };
+        if files::digest(to)?.sha256 == part.sha256 {
+            return Ok(());
+        }
+        Err(unfinishable(from, to, "is the file of the selection").into())
+    })
+    .map(drop)
+}
+
+fn unfinishable(from: &Path, to: &Path, why: &str) -> Diagnostic {
     let message = format!(
-        "the commit cannot be finished: neither `{}` nor `{}` exists ({gone})",
+        "the commit cannot be finished: neither `{}` nor `{}` {why}",
         from.display(),
         to.display()
     );
-    Err(Diagnostic::error(Blame::Data, message)
+    Diagnostic::error(Blame::Data, message)
         .hint("another program removed a file of the run directory; `--fresh` starts from scratch")
-        .into())
 }
 
 #[cfg(test)]
