@@ -7,7 +7,7 @@ use super::secrets;
 pub(crate) fn variable(name: &str) -> Option<String> {
     let value = std::env::var(name).ok()?.trim().to_owned();
     if is_secret(name) {
-        // A token for shared access is a query, of which only the signature is secret.
+        // A token for shared access is a query with a secret signature.
         let signature = value.split('&').find_map(|pair| pair.strip_prefix("sig="));
         secrets::hide(signature.unwrap_or(&value));
     }

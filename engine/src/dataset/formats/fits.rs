@@ -503,7 +503,7 @@ mod tests {
             let misfit = parse(line, &fields, true).unwrap_err();
             format!("{}: {misfit}", misfit.at)
         };
-        // A field without a column may hold any valid JSON, also beside an escaped pair.
+        // A field without a column may hold any valid JSON, also next to an escaped pair.
         let other = r#"{"other": 1e999, "a": "\ud83d\ude42", "x": ""}"#;
         assert!(parse(other, &columns("string"), false).is_ok_and(|values| values.len() == 1));
         let meta = "meta: struct<years: list<struct<from: int32>>>";

@@ -41,7 +41,7 @@ fn ministral3(config: &Fields<'_>, first: &mut FirstLayerConfig) {
     let scaled =
         ["rope_scaling", "rope_parameters"].iter().any(|name| config.value(name).is_some());
     if let (false, Some(rope)) = (scaled, &mut first.spec.rope) {
-        // Defaults of `Ministral3Config`, whatever `rope_theta` says.
+        // Defaults of `Ministral3Config`, which ignore `rope_theta`.
         rope.theta = 1e6;
         rope.scaling = RopeScaling::Yarn {
             factor: 16.0,
