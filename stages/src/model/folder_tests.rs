@@ -421,7 +421,7 @@ fn rope_parameters_of_ministral3_have_the_default_of_its_class() {
         .with_setting("model_type", json!("ministral3"))
         .with_setting("head_dim", json!(4))
         .with_setting("rope_theta", json!(1e4));
-    let folder = tiny.clone().opened().unwrap();
+    let folder = tiny.opened().unwrap();
     let rope = folder.spec().rope.clone().unwrap();
     let yarn = |rope: &RopeScaling| match rope {
         RopeScaling::Yarn { factor, original_positions, attention_factor, .. } => {

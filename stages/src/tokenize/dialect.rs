@@ -150,7 +150,8 @@ impl Translator<'_> {
     fn repeat_counted(&mut self, is_fixed: bool) {
         let length = self.rest.find('}').map_or(1, |end| end + 1);
         let after = &self.rest[length..];
-        if !after.starts_with('+') && !(is_fixed && after.starts_with('?')) {
+        let has_quantifier = after.starts_with('+') || is_fixed && after.starts_with('?');
+        if !has_quantifier {
             return self.repeat(length);
         }
         let Some(atom) = self.atom else { return self.copy_differing(length) };
