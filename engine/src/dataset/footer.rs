@@ -1,5 +1,6 @@
 //! Reads and validates the footer of a Parquet file.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -289,21 +290,26 @@ fn is_utc_time(logical: Option<&LogicalType>) -> bool {
     matches!(logical, Some(LogicalType::Time(time)) if time.is_adjusted_to_u_t_c)
 }
 
-fn is_int96(footer: &ParquetMetaData, leaf: usize) -> bool {
-    footer.file_metadata().schema_descr().column(leaf).physical_type() == PhysicalType::INT96
-}
-
-/// Returns the type of an INT96 column: 64-bit nanoseconds would not hold the years before 1677 and after 2262.
-fn in_microseconds(data_type: &DataType) -> DataType {
-    match data_type {
-        DataType::Timestamp(TimeUnit::Nanosecond, zone) => {
-            DataType::Timestamp(TimeUnit::Microsecond, zone.clone())
+/// Returns a column's type with INT96 in microseconds: 64-bit nanoseconds would not hold the years before 1677 and after 2262.
+/// `next`: the column's next leaf.
+fn int96_in_microseconds(
+    data_type: &DataType,
+    footer: &ParquetMetaData,
+    next: &Cell<usize>,
+) -> DataType {
+    let inside = types::zip_children(data_type, data_type, |field, _| {
+        let data_type = int96_in_microseconds(field.data_type(), footer, next);
+        Some(Arc::new(field.as_ref().clone().with_data_type(data_type)))
+    });
+    inside.unwrap_or_else(|| {
+        let leaf = footer.file_metadata().schema_descr().column(next.replace(next.get() + 1));
+        match (leaf.physical_type(), data_type) {
+            (PhysicalType::INT96, DataType::Timestamp(TimeUnit::Nanosecond, zone)) => {
+                DataType::Timestamp(TimeUnit::Microsecond, zone.clone())
+            }
+            _ => data_type.clone(),
         }
-        other => types::zip_children(other, other, |field, _| {
-            Some(types::map_field(field, in_microseconds))
-        })
-        .unwrap_or_else(|| other.clone()),
-    }
+    })
 }
 
 fn leaves(footer: &ParquetMetaData) -> Vec<Range<usize>> {
@@ -330,8 +336,9 @@ fn arrow_schema(footer: &Arc<ParquetMetaData>) -> Result<SchemaRef, DataProblem>
     let leaves = leaves(footer);
     let fields = pairs.zip(columns).zip(&leaves).map(|(((declared, parquet), column), leaves)| {
         let mut data_type = types::reconcile(declared.data_type(), parquet.data_type());
-        if !declares_types && leaves.clone().all(|leaf| is_int96(footer, leaf)) {
-            data_type = in_microseconds(&data_type);
+        if !declares_types {
+            let next = Cell::new(leaves.start);
+            data_type = int96_in_microseconds(&data_type, footer, &next);
         }
         let field = declared.as_ref().clone().with_data_type(data_type);
         let is_utc = !declares_types && is_utc_time(column.get_basic_info().logical_type_ref());

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
-use arrow_array::{Array, ArrayRef, UInt64Array};
+use arrow_array::{Array, ArrayRef, BooleanArray};
 use arrow_cast::cast;
 use arrow_schema::{ArrowError, DataType, TimeUnit};
-use arrow_select::take::take;
+use arrow_select::nullif::nullif;
 
 use super::types;
 
@@ -18,14 +18,7 @@ const DAY: i64 = 86_400_000;
 type LostValues = BTreeMap<usize, String>;
 
 fn is_converted(data_type: &DataType) -> bool {
-    types::contains(data_type, |inside| {
-        matches!(
-            inside,
-            DataType::Timestamp(TimeUnit::Second, _)
-                | DataType::Time32(TimeUnit::Second)
-                | DataType::Date64
-        )
-    })
+    types::contains(data_type, types::is_converted_time)
 }
 
 /// Sets the rows to null whose times cannot be written. Returns the first such value of each row, in words.
@@ -37,10 +30,8 @@ pub(super) fn without_lost(array: ArrayRef) -> Result<(ArrayRef, LostValues), Ar
     if lost.is_empty() {
         return Ok((array, lost));
     }
-    // Values inside lists and structs must not remain either.
-    let kept = |row: usize| (!lost.contains_key(&row)).then_some(row as u64);
-    let kept: UInt64Array = (0..array.len()).map(kept).collect();
-    Ok((take(array.as_ref(), &kept, None)?, lost))
+    let is_lost: BooleanArray = (0..array.len()).map(|row| Some(lost.contains_key(&row))).collect();
+    Ok((nullif(array.as_ref(), &is_lost)?, lost))
 }
 
 fn lost_values(array: &dyn Array) -> LostValues {
@@ -105,9 +96,8 @@ mod tests {
         let rows: Vec<usize> = lost.into_keys().collect();
         assert!(rows.iter().all(|row| rest.is_null(*row)));
         assert_eq!(rest.null_count(), array.null_count() + rows.len());
-        if let Some((items, _)) = types::items(rest.as_ref()) {
-            assert!(lost_values(items.as_ref()).is_empty(), "no lost value remains in a list");
-        }
+        let written = types::storage_type(array.data_type());
+        assert!(types::conform(&rest, &written).is_ok(), "{written} holds the other values");
         rows
     }
 

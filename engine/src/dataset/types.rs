@@ -282,6 +282,16 @@ fn extension(field: &FieldRef) -> [Option<&String>; 2] {
     EXTENSION_TYPE.map(|key| field.metadata().get(key))
 }
 
+/// Whether times of this type are written in another unit.
+pub(super) fn is_converted_time(data_type: &DataType) -> bool {
+    matches!(
+        data_type,
+        DataType::Timestamp(TimeUnit::Second, _)
+            | DataType::Time32(TimeUnit::Second)
+            | DataType::Date64
+    )
+}
+
 /// Returns the type to request from the Parquet reader: the structure of `file` with leaves and list widths of
 /// `wanted`.
 ///
@@ -382,18 +392,30 @@ pub(super) fn bytes_at(array: &dyn Array, row: usize) -> Option<&[u8]> {
     }
 }
 
-/// Converts an array to an equivalent type with other names and nullability. A value that does not fit is an error.
+/// Converts an array to an equivalent type with other names and nullability. A value that does not fit is an error, except for a
+/// time inside lists and structs: [`times::without_lost`](super::times::without_lost) has checked those that belong to a row.
 pub(super) fn conform(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
+    conform_at(array, to, false)
+}
+
+fn conform_at(array: &ArrayRef, to: &DataType, is_inside: bool) -> Result<ArrayRef, ArrowError> {
     if array.data_type() == to {
         return Ok(Arc::clone(array));
     }
     if zip_children(array.data_type(), to, |_, field| Some(Arc::clone(field))).is_none() {
-        let options = CastOptions { safe: false, ..CastOptions::default() };
-        return cast_with_options(array, to, &options);
+        let safe = is_inside && is_converted_time(array.data_type());
+        let options = CastOptions { safe, ..CastOptions::default() };
+        let converted = cast_with_options(array, to, &options)?;
+        if !safe {
+            return Ok(converted);
+        }
+        // The field may not be nullable.
+        let data = converted.to_data().into_builder().nulls(array.nulls().cloned());
+        return data.build().map(make_array);
     }
     let data = array.to_data();
     let children = data.child_data().iter().zip(child_fields(to)).map(|(child, field)| {
-        conform(&make_array(child.clone()), field.data_type()).map(|child| child.to_data())
+        conform_at(&make_array(child.clone()), field.data_type(), true).map(|child| child.to_data())
     });
     let children = children.collect::<Result<_, _>>()?;
     let conformed = data.into_builder().data_type(to.clone()).child_data(children);

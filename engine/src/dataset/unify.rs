@@ -169,8 +169,7 @@ fn keys_and_values(path: &str) -> impl Iterator<Item = (String, &str)> {
     let folders = path.rsplit_once('/').map_or("", |(folders, _)| folders);
     folders.split('/').filter_map(|folder| {
         let (key, value) = folder.split_once('=')?;
-        let is_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | ' ' | '%');
-        (!key.is_empty() && key.chars().all(is_name)).then(|| (unescaped(key), value))
+        (!key.is_empty()).then(|| (unescaped(key), value))
     })
 }
 
@@ -206,7 +205,7 @@ mod tests {
             found.iter().map(|(key, value)| (key.as_str(), *value)).eq(expected.iter().copied())
         };
         assert!(is("lang=en/year=2024/a=b.parquet", &[("lang", "en"), ("year", "2024")]));
-        assert!(is("=x/(a=c/a b=/plain/f.parquet", &[("a b", "")]));
+        assert!(is("=x/size (MB)=c/a b=/plain/f.parquet", &[("size (MB)", "c"), ("a b", "")]));
         assert!(is("a%3Ab=1/f.parquet", &[("a:b", "1")]));
         let paths = ["a=1/b=2/a=3/x", "c=__HIVE_DEFAULT_PARTITION__/x"];
         assert_eq!(partition_keys(paths.into_iter()), ["a", "b", "c"]);

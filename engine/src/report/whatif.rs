@@ -152,8 +152,9 @@ pub(crate) fn whatif(
         listed,
     };
     let counted = counter.count()?;
-    let calibration = manifest.read_calibration(directory)?;
+    let calibration = manifest.read_calibration(directory);
     manifest.check_current(directory)?;
+    let calibration = calibration?;
     let mut total = Change::default();
     counted.groups.values().for_each(|group| total.append(group));
     let thresholds = |calibration: &Calibration| -> HashMap<Option<String>, Vec<Option<f64>>> {

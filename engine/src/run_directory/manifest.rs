@@ -175,20 +175,20 @@ impl Manifest {
         let tables: Vec<(&PathBuf, &Part)> =
             tables.chain(of_selection.map(|part| (&directory.root, part))).collect();
         let committed = files::stamp(&directory.manifest())?;
-        parallel::in_order(tables.len(), directory.concurrency(1), |index| {
+        let original = parallel::in_order(tables.len(), directory.concurrency(1), |index| {
             let (folder, part) = tables[index];
-            if part.is_original(folder, committed.as_ref())? {
-                return Ok(());
-            }
-            let path = folder.join(&part.path);
-            Err(changed_after_commit(&path).into())
+            Ok(part.is_original(folder, committed.as_ref())?)
         })?;
-        Ok(manifest)
+        let changed = tables.iter().zip(original).find(|(_, is_original)| !is_original);
+        let Some(((folder, part), _)) = changed else { return Ok(manifest) };
+        manifest.check_current(directory)?;
+        Err(changed_after_commit(&folder.join(&part.path)).into())
     }
 
-    /// Fails if a run has committed another selection since this manifest was read.
+    /// Fails if a run has begun to commit another selection since this manifest was read.
     pub fn check_current(&self, directory: &RunDirectory) -> Result<()> {
-        if Self::read(directory)?.as_ref() == Some(self) {
+        let is_committing = files::size(&directory.intent())?.is_some();
+        if !is_committing && Self::read(directory)?.as_ref() == Some(self) {
             return Ok(());
         }
         let message = format!(
