@@ -205,6 +205,27 @@ fn an_older_folder_in_place_of_the_data_is_detected() {
 }
 
 #[test]
+fn a_copy_with_a_damaged_table_is_noticed_in_any_order_of_times() {
+    let workspace = workspace();
+    workspace.run(&pipeline());
+    let table = files_below(&workspace.path("out.run/scores")).remove(0);
+    let mut bytes = fs::read(&table).unwrap();
+    bytes[9] ^= 1;
+    fs::write(&table, bytes).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    // A copy of the manifest is newer than the table.
+    for name in ["manifest.json", "_SUCCESS"] {
+        let path = workspace.path(&format!("out.run/{name}"));
+        let bytes = fs::read(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, bytes).unwrap();
+    }
+    workspace.longsift(&["report", "out.run"]).expect(3);
+    let refused = workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(3).stderr;
+    assert!(refused.contains("has changed since it was written"), "{refused}");
+}
+
+#[test]
 fn removed_and_truncated_score_files_are_measured_again() {
     let workspace = workspace();
     let pipeline = pipeline().input("unit_bytes: 1024");

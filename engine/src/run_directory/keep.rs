@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::layout::{CARDS, PartFolders, RECORDS, RunDirectory};
+use super::manifest::Manifest;
 use super::seal::is_intact;
 use super::units::{NEXT, Part};
 use crate::base::error::Result;
@@ -96,18 +97,37 @@ impl RunDirectory {
         Ok(files::size(&self.success())?.is_some())
     }
 
-    /// Writes `_SUCCESS`, with the state of `data/`.
+    /// Writes `_SUCCESS`, with the states of `data/` and of the tables: times of single files do not show that a whole folder was
+    /// exchanged for an older one.
     pub fn mark_finished(&self) -> Result<()> {
-        let state = format!("{}\n", self.data_state()?);
-        Ok(atomic::write_atomic(&self.success(), state.as_bytes()).map(drop)?)
+        let tables = Manifest::read(self)?.map(|manifest| manifest.state_of_tables(self));
+        let tables = tables.transpose()?.unwrap_or_default();
+        let states = format!("{}\n{tables}\n", self.state_of_data()?);
+        Ok(atomic::write_atomic(&self.success(), states.as_bytes()).map(drop)?)
     }
 
-    /// Returns a digest of the names, sizes and times of the files of `data/`.
-    fn data_state(&self) -> Result<String> {
-        let (data, mut names) = (self.data(), self.data_files()?);
+    /// Returns the states of `data/` and of the tables after the commit; empty if they are not recorded.
+    pub fn recorded_states(&self) -> Result<[String; 2]> {
+        let recorded = files::read_if_present(&self.success())?.unwrap_or_default();
+        let recorded = String::from_utf8_lossy(&recorded);
+        let mut lines = recorded.lines().map(str::to_owned);
+        Ok([(); 2].map(|()| lines.next().unwrap_or_default()))
+    }
+
+    fn state_of_data(&self) -> Result<String> {
+        let mut names = self.data_files()?;
         names.sort_unstable();
+        self.state_of(&self.data(), &names)
+    }
+
+    /// Returns a digest of the names, sizes and times of files.
+    pub fn state_of<S: AsRef<str> + Serialize + Sync>(
+        &self,
+        folder: &Path,
+        names: &[S],
+    ) -> Result<String> {
         let stamps = parallel::in_order(names.len(), self.concurrency(1), |index| {
-            Ok((&names[index], files::stamp(&data.join(&names[index]))?))
+            Ok((&names[index], files::stamp(&folder.join(names[index].as_ref()))?))
         })?;
         Ok(text::sha256_hex(&serde_json::to_vec(&stamps).expect("stamps are plain data")))
     }
@@ -136,10 +156,8 @@ impl RunDirectory {
 
     /// Returns the files of `data/` that are unchanged since the manifest was written. Reads those whose times do not show it.
     pub fn original_data<'a>(&self, parts: &'a [Part]) -> Result<Vec<&'a Part>> {
-        let data = self.data();
-        // Times of single files do not show that all of `data/` was exchanged for an older folder.
-        let recorded = files::read_if_present(&self.success())?.unwrap_or_default();
-        let is_recorded = recorded.trim_ascii() == self.data_state()?.as_bytes();
+        let (data, is_recorded) =
+            (self.data(), self.recorded_states()?[0] == self.state_of_data()?);
         let manifest = if is_recorded { files::stamp(&self.manifest())? } else { None };
         let original = parallel::in_order(parts.len(), self.concurrency(1), |index| {
             Ok(parts[index].is_original(&data, manifest.as_ref())?)

@@ -23,6 +23,7 @@ use crate::dataset::input::Dataset;
 use crate::dataset::input_file::InputFile;
 use crate::storage::files;
 use crate::storage::marked::Mark;
+use crate::storage::range_file::Stamp;
 
 /// Hint for a commit that was interrupted.
 pub const FINISH_COMMIT: &str =
@@ -169,20 +170,35 @@ impl Manifest {
     pub fn read_with_tables(directory: &RunDirectory) -> Result<Self> {
         let manifest = Self::read_finished(directory)?;
         let scores = manifest.scores_directory(directory)?;
-        let of_units = manifest.units.iter().flat_map(UnitRecord::parts);
-        let of_selection = manifest.dropped.iter().chain(&manifest.selection);
-        let tables = of_units.map(|part| (&scores.root, part));
-        let tables: Vec<(&PathBuf, &Part)> =
-            tables.chain(of_selection.map(|part| (&directory.root, part))).collect();
-        let committed = files::stamp(&directory.manifest())?;
-        let original = parallel::in_order(tables.len(), directory.concurrency(1), |index| {
-            let (folder, part) = tables[index];
-            Ok(part.is_original(folder, committed.as_ref())?)
-        })?;
-        let changed = tables.iter().zip(original).find(|(_, is_original)| !is_original);
-        let Some(((folder, part), _)) = changed else { return Ok(manifest) };
+        let mut changed = manifest.changed_table(directory)?;
+        if changed.is_none() && manifest.scores_from().is_some() {
+            let tables: Vec<&Part> = manifest.units.iter().flat_map(UnitRecord::parts).collect();
+            changed = first_changed(&scores, &tables, files::stamp(&directory.manifest())?)?;
+        }
+        let Some(path) = changed else { return Ok(manifest) };
         manifest.check_current(directory)?;
-        Err(changed_after_commit(&folder.join(&part.path)).into())
+        Err(changed_after_commit(&path).into())
+    }
+
+    /// Returns the tables in the run directory: those of the selection, and those of units unless `--scores-from` named another run.
+    fn own_tables(&self) -> Vec<&Part> {
+        let is_own = self.scores_from().is_none();
+        let of_units = self.units.iter().filter(|_| is_own).flat_map(UnitRecord::parts);
+        self.dropped.iter().chain(&self.selection).chain(of_units).collect()
+    }
+
+    /// Returns a digest of the names, sizes and times of the tables in the run directory.
+    pub fn state_of_tables(&self, directory: &RunDirectory) -> Result<String> {
+        let tables = self.own_tables();
+        let names: Vec<&str> = tables.iter().map(|part| &*part.path).collect();
+        directory.state_of(&directory.root, &names)
+    }
+
+    /// Returns the path of a table in the run directory that was changed after the commit.
+    fn changed_table(&self, directory: &RunDirectory) -> Result<Option<PathBuf>> {
+        let is_recorded = directory.recorded_states()?[1] == self.state_of_tables(directory)?;
+        let committed = if is_recorded { files::stamp(&directory.manifest())? } else { None };
+        first_changed(directory, &self.own_tables(), committed)
     }
 
     /// Fails if a run has begun to commit another selection since this manifest was read.
@@ -280,23 +296,23 @@ impl Manifest {
         {
             return Ok(false);
         }
-        let records = self.dropped.iter().chain(&self.selection).chain(&self.report);
-        let records =
-            records.chain(&self.quarantined_files).chain(&self.calibration).chain(&self.summary);
-        let is_own = self.scores_from().is_none();
-        let of_units = self.units.iter().filter(|_| is_own).flat_map(UnitRecord::parts);
-        let records = records.chain(of_units);
+        if self.changed_table(directory)?.is_some() {
+            return Ok(false);
+        }
+        let records = self.report.iter().chain(&self.quarantined_files);
+        for part in records.chain(&self.calibration).chain(&self.summary) {
+            if !Part::all_in_place([part], &directory.root)?
+                || !part.is_unchanged(&directory.root)?
+            {
+                return Ok(false);
+            }
+        }
         let (data, output) = (directory.data(), directory.output.clone());
         let parts = self.data.iter().map(|part| (&data, part));
-        let parts = parts.chain(self.card.iter().map(|part| (&output, part)));
         let parts: Vec<(&PathBuf, &Part)> =
-            parts.chain(records.map(|part| (&directory.root, part))).collect();
-        let committed = files::stamp(&directory.manifest())?;
+            parts.chain(self.card.iter().map(|part| (&output, part))).collect();
         let in_place = parallel::in_order(parts.len(), directory.concurrency(1), |index| {
             let (folder, part) = parts[index];
-            if *folder == directory.root {
-                return Ok(part.is_original(folder, committed.as_ref())?);
-            }
             Ok(Part::all_in_place([part], folder)?)
         })?;
         Ok(in_place.into_iter().all(|in_place| in_place))
@@ -309,6 +325,19 @@ impl Manifest {
 }
 
 /// Error: the command requires a finished run.
+/// Returns the path of the first of `tables` that was changed after the commit, whose time is `committed`.
+fn first_changed(
+    directory: &RunDirectory,
+    tables: &[&Part],
+    committed: Option<Stamp>,
+) -> Result<Option<PathBuf>> {
+    let original = parallel::in_order(tables.len(), directory.concurrency(1), |index| {
+        Ok(tables[index].is_original(&directory.root, committed.as_ref())?)
+    })?;
+    let changed = tables.iter().zip(original).find(|(_, is_original)| !is_original);
+    Ok(changed.map(|(part, _)| directory.root.join(&part.path)))
+}
+
 fn changed_after_commit(path: &Path) -> Diagnostic {
     let message = format!("`{}` is missing or was changed after the commit", path.display());
     Diagnostic::error(Blame::Data, message)
