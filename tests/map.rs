@@ -421,6 +421,37 @@ fn a_map_of_a_run_refuses_a_document_that_has_changed() {
 }
 
 #[test]
+fn a_map_of_a_run_refuses_another_tokenizer_or_model() {
+    let texts = ["harbour ", "keeper ", "lamp "].map(|word| word.repeat(200));
+    for (file, says) in [
+        ("tokenizer.json", "the tokenizer has changed since the run"),
+        ("model.safetensors", "the model has changed since the run"),
+    ] {
+        let workspace = text_workspace(&texts);
+        copy_folder(&demo_model(), &workspace.path("own"));
+        let pipeline = fs::read_to_string(workspace.path("pipeline.yaml")).unwrap();
+        let pipeline = pipeline.replace(demo_model().to_str().unwrap(), "own");
+        workspace.write("pipeline.yaml", pipeline);
+        workspace.longsift(&["run", "pipeline.yaml", "-q"]).success();
+        let of_run = ["map", "out.run", "--document", "d1"];
+        workspace.longsift(&of_run).success();
+        let path = workspace.path(&format!("own/{file}"));
+        let mut bytes = fs::read(&path).unwrap();
+        if file == "tokenizer.json" {
+            bytes.push(b'\n');
+        } else {
+            let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+            bytes[8 + header..].iter_mut().skip(1).step_by(2).for_each(|byte| *byte ^= 0x80);
+        }
+        fs::write(&path, bytes).unwrap();
+        let refused = workspace.longsift(&of_run).expect(3).stderr;
+        assert!(refused.contains(says), "{file}: {refused}");
+        let tokens = workspace.longsift(&["tokens", "out.run", "-q"]);
+        assert_eq!(tokens.code, if file == "tokenizer.json" { 3 } else { 0 }, "{}", tokens.stderr);
+    }
+}
+
+#[test]
 fn repeated_ids_are_named_with_their_rows() {
     let workspace = token_workspace(&[ids(30), ids(40), ids(50)]);
     let again = table(&[

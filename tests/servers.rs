@@ -365,6 +365,8 @@ fn no_secret_of_an_address_is_shown_or_stored() {
         ("nothing", right.as_str(), 0),
         (format!("{address}/d/x.parquet?wrong={SECRET}").as_str(), "", 3),
         (format!("{address}/d/?x={SECRET}").as_str(), "", 2),
+        (format!("{}/http://bob:{SECRET}@other/x.parquet", server.url()).as_str(), "", 2),
+        (format!("{}/d/x.parquet#{SECRET}", server.url()).as_str(), "", 3),
         (format!("s3://key:{SECRET}@bucket/x").as_str(), "", 2),
         (format!("s3://key:{SECRET}@bucket/x?y={SECRET}").as_str(), "", 2),
         (format!("az://container/x?sv=1&sig={SECRET}").as_str(), "", 2),

@@ -34,7 +34,7 @@ pub(crate) fn check_header(name: &str, value: &str) -> Result<(), String> {
 /// Refuses an address with a user or a query. The reason names the variable without its value.
 pub(crate) fn check_address(name: &str, value: &str) -> Result<(), String> {
     let (_, secrets) = secrets::split(value);
-    let what = if secrets.user.is_empty() { "a query" } else { "a user" };
+    let what = if secrets.query.is_empty() { "a user" } else { "a query" };
     if secrets.is_empty() { Ok(()) } else { Err(format!("{name} has {what}, which is not used")) }
 }
 

@@ -26,11 +26,13 @@ pub(crate) struct Secrets {
     pub(crate) user: String,
     /// Query without its `?`, and the fragment with its `#`.
     pub(crate) query: String,
+    /// Whether an address inside the address has a user, which nothing uses.
+    pub(crate) has_inner_user: bool,
 }
 
 impl Secrets {
     pub(crate) fn is_empty(&self) -> bool {
-        self.user.is_empty() && self.query.is_empty()
+        self.user.is_empty() && self.query.is_empty() && !self.has_inner_user
     }
 
     /// Whether a value contains a secret part, or is contained in one.
@@ -51,6 +53,8 @@ pub(crate) fn split(address: &str) -> (String, Secrets) {
             part.trim_start_matches('?').clone_into(&mut secrets.query);
         } else if start == first {
             part.trim_end_matches('@').clone_into(&mut secrets.user);
+        } else {
+            secrets.has_inner_user = true;
         }
     }
     (without(address, |_| false).into_owned(), secrets)
@@ -209,6 +213,17 @@ mod tests {
         ] {
             let (shown, secrets) = split(address);
             assert_eq!((shown.as_str(), &*secrets.user, &*secrets.query), (public, user, query));
+        }
+    }
+
+    #[test]
+    fn an_address_in_an_address_is_split_as_well() {
+        for (address, inner) in
+            [("http://proxy/http://bob:pw@host/x", true), ("http://proxy/http://host/x", false)]
+        {
+            let (public, secrets) = split(address);
+            assert_eq!(public, "http://proxy/http://host/x");
+            assert_eq!((secrets.has_inner_user, secrets.is_empty()), (inner, !inner));
         }
     }
 

@@ -56,7 +56,11 @@ pub(crate) fn take_secrets(root: &mut Node, problems: &mut Problems) -> Vec<Secr
             continue;
         }
         taken.push(found.clone());
-        if scheme.is_some_and(Scheme::is_web) {
+        if found.has_inner_user {
+            let message =
+                format!("`{key}` contains another address with a user: {}", quoted(&public));
+            problems.error(node.span, message).hint("only the user before the first host is used");
+        } else if scheme.is_some_and(Scheme::is_web) {
             secrets::remember(&public, found);
         } else {
             let what = if found.user.is_empty() { "query" } else { "user" };

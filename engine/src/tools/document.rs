@@ -57,6 +57,25 @@ impl FinishedRun {
         Err(Diagnostic::error(Blame::Data, message).hint(hint).into())
     }
 
+    /// Fails if the first layer of the plan has other weights than that of the run. Reads the weights if their files have other times.
+    pub(super) fn check_weights(&self, plan: &Plan) -> Result<()> {
+        let lock = &self.manifest.lock;
+        let then = lock.identity.find_in_measures("weights").and_then(|digest| digest.as_str());
+        let (Some(attention), Some(then)) = (&plan.attention, then) else { return Ok(()) };
+        let recorded = lock.model.as_ref();
+        let known = recorded.and_then(|model| model.weights_of(&attention.model.identity()));
+        let now = match known {
+            Some(weights) => weights,
+            None => plan.open_table(attention, &|_, _| {})?.weights_digest,
+        };
+        if now == then {
+            return Ok(());
+        }
+        let message = "the model has changed since the run scored its documents";
+        let hint = "name the pipeline file instead of the run directory to use the present model";
+        Err(Diagnostic::error(Blame::Data, message).hint(hint).into())
+    }
+
     /// Returns the records of the work units with these rows of a file, which the plan may divide differently.
     pub(super) fn records(
         &self,

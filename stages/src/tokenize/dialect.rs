@@ -70,7 +70,7 @@ impl Translator<'_> {
     }
 
     fn step(&mut self) {
-        let (start, letter) = (self.translation.pattern.len(), self.letter.take());
+        let start = self.translation.pattern.len();
         let Some(next) = self.rest.chars().next() else { return };
         match next {
             '(' => return self.open(),
@@ -83,7 +83,7 @@ impl Translator<'_> {
             }
             '|' => {
                 self.copy(1);
-                self.atom = None;
+                (self.atom, self.letter) = (None, None);
                 return;
             }
             '*' | '+' | '?' => return self.repeat(1),
@@ -94,24 +94,38 @@ impl Translator<'_> {
                     None => self.copy_differing(1),
                 };
             }
-            '^' => self.replace(1, LINE_START),
-            '$' => self.replace(1, LINE_END),
-            '[' => self.class(),
-            '\\' => self.escape(),
-            '.' => self.copy(1),
-            _ if self.ignores_case => {
-                let lower = next.to_ascii_lowercase();
-                let pair = letter.map(|letter| String::from_iter([letter, lower]));
-                if !next.is_ascii() || pair.is_some_and(|pair| FOLDED_PAIRS.contains(&&*pair)) {
-                    self.copy_differing(next.len_utf8());
-                } else {
-                    self.copy(1);
-                }
-                self.letter = Some(lower);
+            '^' | '$' => {
+                self.replace(1, if next == '^' { LINE_START } else { LINE_END });
+                (self.atom, self.letter) = (None, None);
+                return;
             }
+            '[' => self.class(),
+            // Literals, but borders of words here.
+            '\\' if self.rest.starts_with(r"\<") || self.rest.starts_with(r"\>") => {
+                let literal = self.rest[1..2].to_owned();
+                self.replace(2, &literal);
+            }
+            '\\' => self.escape(),
+            '.' => {
+                self.copy(1);
+                self.letter = None;
+            }
+            _ if self.ignores_case => self.letter(next, next.len_utf8()),
             _ => self.copy(next.len_utf8()),
         }
         self.atom = Some(start);
+    }
+
+    /// Copies `length` bytes that stand for a literal whose case is ignored.
+    fn letter(&mut self, literal: char, length: usize) {
+        let lower = literal.to_ascii_lowercase();
+        let pair = self.letter.map(|before| String::from_iter([before, lower]));
+        if !literal.is_ascii() || pair.is_some_and(|pair| FOLDED_PAIRS.contains(&&*pair)) {
+            self.copy_differing(length);
+        } else {
+            self.copy(length);
+        }
+        self.letter = Some(lower);
     }
 
     fn open(&mut self) {
@@ -155,6 +169,10 @@ impl Translator<'_> {
             return self.repeat(length);
         }
         let Some(atom) = self.atom else { return self.copy_differing(length) };
+        // Ruby sometimes ignores what follows.
+        if self.rest.starts_with("{1}") {
+            return self.copy_differing(length + 1);
+        }
         self.translation.pattern.insert_str(atom, "(?:");
         self.copy(length);
         self.translation.pattern.push(')');
@@ -163,6 +181,7 @@ impl Translator<'_> {
     /// Copies a class of characters with the classes inside it.
     fn class(&mut self) {
         let mut open = 0;
+        self.letter = None;
         while let Some(next) = self.rest.chars().next() {
             match next {
                 '[' if self.rest.starts_with("[:") => {
@@ -185,6 +204,7 @@ impl Translator<'_> {
                     open -= 1;
                     self.copy(1);
                     if open == 0 {
+                        self.letter = None;
                         return;
                     }
                     continue;
@@ -209,6 +229,9 @@ impl Translator<'_> {
         let mut letters = self.rest.chars().skip(1);
         let Some(kind) = letters.next() else { return self.copy_differing(1) };
         let length = 1 + kind.len_utf8();
+        if kind != 'x' {
+            self.letter = None;
+        }
         match kind {
             'p' | 'P' => {
                 let name =
@@ -226,11 +249,15 @@ impl Translator<'_> {
                 let digits = &self.rest[length..];
                 let code = digits.get(..2).and_then(|code| u8::from_str_radix(code, 16).ok());
                 match (code, digits.strip_prefix('{').and_then(|digits| digits.find('}'))) {
+                    (Some(code), _) if code.is_ascii() && self.ignores_case => {
+                        self.letter(char::from(code), length + 2);
+                    }
                     (Some(code), _) if code.is_ascii() => self.copy(length + 2),
                     (_, Some(digits)) if !self.ignores_case => self.copy(length + digits + 2),
                     _ => self.copy_differing(length),
                 }
             }
+            'S' | 'D' if self.ignores_case => self.copy_differing(length),
             'r' | 'n' | 't' | 'f' | 'v' | 's' | 'S' | 'd' | 'D' | 'A' | 'z' => self.copy(length),
             _ if kind.is_ascii_punctuation() => self.copy(length),
             _ => self.copy_differing(length),
@@ -306,6 +333,7 @@ mod tests {
             (r"^\s*", "a\n\n b\n", &[(0, 2), (2, 4), (4, 6)]),
             (r"^a|b$", "ab\nab", &[(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)]),
             ("$", "a\nb\n", &[(0, 1), (1, 3), (3, 4)]),
+            (r"\<[^<>]*\>|[\<\>]", "a<b>c<", &[(0, 1), (1, 4), (4, 5), (5, 6)]),
             ("^", "a\nb\n", &[(0, 2), (2, 4)]),
             (r"[^a-c[x-z]]+", "abxyzq", &[(0, 5), (5, 6)]),
             (r"[\s\v]+|\f", "a\x0bb\x0cc", &[(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)]),
@@ -327,6 +355,11 @@ mod tests {
             ("a(?i)b|c", "(?i"),
             (r"(?i:\p{Lu})", r"\p{Lu}"),
             ("(?i:ss)", "s"),
+            (r"(?i:s\x73)", r"\x73"),
+            ("(?i:f(?:i))", "i"),
+            (r"(?i:[\S]$)", r"\S"),
+            ("(?:ab){1}?", "{1}?"),
+            ("^+a", "+"),
             ("(?i:äb)", "ä"),
             (r"\p{Punct}", r"\p{Punct}"),
             (r"\h", r"\h"),
