@@ -1,15 +1,15 @@
 //! Environment variables. Surrounding white space is removed: secrets often come from files that end with a line break.
 
-use super::secrets;
+use super::{secrets, text};
 
-/// Returns the value of a variable; `None` if it is unset, blank or not UTF-8. A secret is hidden in all text from then on:
-/// answers of servers may repeat it.
+/// Returns the value of a variable; `None` if it is unset, blank or not UTF-8. A secret is hidden in answers of servers from then on.
 pub(crate) fn variable(name: &str) -> Option<String> {
     let value = std::env::var(name).ok()?.trim().to_owned();
     if is_secret(name) {
         // A token for shared access is a query with a secret signature.
         let signature = value.split('&').find_map(|pair| pair.strip_prefix("sig="));
-        secrets::hide(signature.unwrap_or(&value));
+        secrets::hide_in_answers(&text::unescaped(signature.unwrap_or(&value)));
+        secrets::hide_in_answers(signature.unwrap_or(&value));
     }
     (!value.is_empty()).then_some(value)
 }
@@ -17,7 +17,7 @@ pub(crate) fn variable(name: &str) -> Option<String> {
 /// Whether a variable contains a secret, by the last word of its name.
 fn is_secret(name: &str) -> bool {
     let last = name.rsplit('_').next().unwrap_or_default();
-    ["KEY", "TOKEN", "SECRET", "PASSWORD"].contains(&last)
+    ["KEY", "TOKEN", "SECRET", "PASSWORD", "BASE64"].contains(&last)
 }
 
 /// Refuses a value that cannot be part of an HTTP header. The reason names the variable without its value.

@@ -84,6 +84,33 @@ pub(crate) fn hide(value: &str) {
     }
 }
 
+/// Credentials of the environment, which servers may repeat.
+static CREDENTIALS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+/// Hides a credential in answers of servers, as it is and with the escapes of addresses.
+pub(crate) fn hide_in_answers(value: &str) {
+    let escape = |byte: u8| match byte {
+        b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
+        byte if byte.is_ascii_alphanumeric() => char::from(byte).to_string(),
+        byte => format!("%{byte:02X}"),
+    };
+    if value.len() >= MIN_HIDDEN_BYTES {
+        let mut values = CREDENTIALS.lock().unwrap_or_else(PoisonError::into_inner);
+        values.insert(value.bytes().map(escape).collect());
+        values.insert(value.to_owned());
+    }
+}
+
+/// Replaces credentials in an answer of a server.
+#[cfg(feature = "cloud")]
+pub(crate) fn without_credentials(answer: &str) -> String {
+    let credentials = CREDENTIALS.lock().unwrap_or_else(PoisonError::into_inner);
+    // Longer values first: one may contain another.
+    let mut values: Vec<&String> = credentials.iter().collect();
+    values.sort_by_key(|value| std::cmp::Reverse(value.len()));
+    values.iter().fold(answer.to_owned(), |text, value| text.replace(&***value, HIDDEN))
+}
+
 /// Removes the secret parts of all addresses in a text, and replaces hidden values.
 pub fn shown(text: &str) -> Cow<'_, str> {
     let ends = |character: char| {

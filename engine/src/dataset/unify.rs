@@ -12,6 +12,7 @@ use super::formats::type_names;
 use super::input_file::InputFile;
 use super::problem::DataProblem;
 use super::types;
+use crate::base::text;
 
 /// Value that Hive and Spark write for null.
 const NULL: &str = "__HIVE_DEFAULT_PARTITION__";
@@ -161,7 +162,7 @@ fn partition_value(path: &str, key: &str) -> Result<Option<String>, DataProblem>
             .in_file(path)
             .with_hint("rename one of the folders, or exclude the file with a glob"));
     }
-    Ok((value != NULL).then(|| unescaped(value)))
+    Ok((value != NULL).then(|| text::unescaped(value)))
 }
 
 /// Returns the keys and values in the folder names of a path, the outermost first.
@@ -169,25 +170,8 @@ fn keys_and_values(path: &str) -> impl Iterator<Item = (String, &str)> {
     let folders = path.rsplit_once('/').map_or("", |(folders, _)| folders);
     folders.split('/').filter_map(|folder| {
         let (key, value) = folder.split_once('=')?;
-        (!key.is_empty()).then(|| (unescaped(key), value))
+        (!key.is_empty()).then(|| (text::unescaped(key), value))
     })
-}
-
-/// Decodes the escapes (`%2F`) that writers use in folder names.
-fn unescaped(value: &str) -> String {
-    let bytes = value.as_bytes();
-    let mut text = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while at < bytes.len() {
-        let digits = bytes.get(at + 1..at + 3).filter(|_| bytes[at] == b'%');
-        let escaped = digits
-            .filter(|digits| digits.iter().all(u8::is_ascii_hexdigit))
-            .and_then(|digits| std::str::from_utf8(digits).ok())
-            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        text.push(escaped.unwrap_or(bytes[at]));
-        at += if escaped.is_some() { 3 } else { 1 };
-    }
-    String::from_utf8(text).unwrap_or_else(|_| value.to_owned())
 }
 
 pub(super) fn partition_column(value: Option<&str>, rows: usize) -> ArrayRef {
@@ -214,6 +198,6 @@ mod tests {
         assert_eq!((value(paths[0], "c"), value(paths[1], "c")), (Ok(None), Ok(None)));
         assert_eq!(value("a=1/b=2/a=1/x", "a"), Ok(Some("1".to_owned())));
         assert!(value(paths[0], "a").unwrap_err().contains("values of `a`: `a=1` and `a=3`"));
-        assert_eq!(unescaped("a%2Fb%20%zz%+f%"), "a/b %zz%+f%");
+        assert_eq!(text::unescaped("a%2Fb%20%zz%+f%"), "a/b %zz%+f%");
     }
 }

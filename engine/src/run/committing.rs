@@ -245,11 +245,8 @@ impl Run<'_> {
         if let Some(before) = Manifest::read(directory)? {
             // An earlier run was killed before its last step.
             let is_open = before.data.is_empty() && !directory.is_finished()?;
-            units::remove_unlisted_files(directory, before.units.iter())?;
             return if is_open { directory.mark_finished() } else { Ok(()) };
         }
-        // Scores of files that are gone.
-        units::remove_unlisted_files(directory, [].iter())?;
         let digests = self.digests(&RunOptions::default())?;
         let lock = lock::with_command(lock::lock_with_models(plan, &digests), plan);
         let calibration = calibration_bytes(plan, calibration, &lock.identity)?;

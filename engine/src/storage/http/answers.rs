@@ -63,7 +63,8 @@ pub(super) fn refusal(
 ) -> Option<StorageError> {
     let status = response.status();
     let text = |name: &str| response.headers().get(name)?.to_str().ok();
-    let code = text("x-error-code").map(|code| format!(" ({code})")).unwrap_or_default();
+    let code = text("x-error-code").map(secrets::without_credentials);
+    let code = code.map(|code| format!(" ({code})")).unwrap_or_default();
     let answered = format!("the server answered {}{code}", status.as_u16());
     let refused = |kind, hint| Some(failed(url, kind, answered.clone()).with_hint(hint));
     match status.as_u16() {

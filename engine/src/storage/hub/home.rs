@@ -45,7 +45,7 @@ impl Home {
             .filter(|_| !on("HF_HUB_DISABLE_IMPLICIT_TOKEN"));
         let endpoint = variable("HF_ENDPOINT");
         let token = variable("HF_TOKEN").or_else(|| short_text(&token_file?));
-        secrets::hide(token.as_deref().unwrap_or_default());
+        secrets::hide_in_answers(token.as_deref().unwrap_or_default());
         Self {
             endpoint: endpoint.map_or("https://huggingface.co".to_owned(), |url| {
                 url.trim_end_matches('/').to_owned()

@@ -5,6 +5,7 @@ use std::error::Error as _;
 use longsift_stages::contract::Location;
 use object_store::Error;
 
+use crate::base::secrets;
 use crate::storage::error::{ErrorKind, StorageError};
 
 /// Message of the client for an answer to a range request with the whole object.
@@ -133,6 +134,7 @@ fn in_words(error: &Error) -> String {
         }
         cause = error.source();
     }
+    let text = secrets::without_credentials(&text);
     let Some(answer) = text.find("<?xml").or_else(|| text.find("<Error>")) else { return text };
     let words = ["Code", "Message"].into_iter().filter_map(|tag| element(&text[answer..], tag));
     let words: Vec<&str> = words.collect();
