@@ -87,7 +87,7 @@ pub(crate) fn hide(value: &str) {
 /// Credentials of the environment, which servers may repeat.
 static CREDENTIALS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
-/// Hides a credential in answers of servers, as it is and with the escapes of addresses.
+/// Hides a credential in answers of servers, verbatim and with the escapes of addresses.
 pub(crate) fn hide_in_answers(value: &str) {
     let escape = |byte: u8| match byte {
         b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
@@ -181,7 +181,9 @@ fn ranges(text: &str, ends: impl Fn(char) -> bool) -> Vec<Range<usize>> {
         if user > start {
             found.push(start..user);
         }
-        let query = text[user..end].find(['?', '#']).map(|length| user + length);
+        // Keys of stores may contain a number sign.
+        let marks: &[char] = if STORES.contains(&&*scheme) { &['?'] } else { &['?', '#'] };
+        let query = text[user..end].find(marks).map(|length| user + length);
         // The path may contain another address, as that of a proxy does.
         if text[user..query.unwrap_or(end)].contains("://") {
             from = user;
@@ -235,7 +237,7 @@ mod tests {
             ("data/what?.parquet", "data/what?.parquet", "", ""),
             ("https://host/x#part", "https://host/x", "", "#part"),
             ("https://host/x?a=1#part", "https://host/x", "", "a=1#part"),
-            ("s3://bucket/a#1.parquet", "s3://bucket/a#1.parquet", "", ""),
+            ("s3://bucket/a#token=1.parquet", "s3://bucket/a#token=1.parquet", "", ""),
             ("http://proxy/http://bob:pw@host/x?y=1", "http://proxy/http://host/x", "", "y=1"),
         ] {
             let (shown, secrets) = split(address);

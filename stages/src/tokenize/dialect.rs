@@ -215,7 +215,7 @@ impl Translator<'_> {
                 }
                 _ => {}
             }
-            if ["&&", "--", "~~"].iter().any(|operator| self.rest.starts_with(operator)) {
+            if ["--", "~~"].iter().any(|operator| self.rest.starts_with(operator)) {
                 self.copy_differing(2);
             } else if self.ignores_case && !next.is_ascii() {
                 self.copy_differing(next.len_utf8());
@@ -255,6 +255,16 @@ impl Translator<'_> {
                     (Some(code), _) if code.is_ascii() => self.copy(length + 2),
                     (_, Some(digits)) if !self.ignores_case => self.copy(length + digits + 2),
                     _ => self.copy_differing(length),
+                }
+            }
+            'u' => {
+                let digits = self.rest.get(length..length + 4).unwrap_or_default();
+                let is_code =
+                    digits.len() == 4 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+                if is_code && !self.ignores_case {
+                    self.copy(length + 4);
+                } else {
+                    self.copy_differing(length);
                 }
             }
             'S' | 'D' if self.ignores_case => self.copy_differing(length),
@@ -338,6 +348,10 @@ mod tests {
             (r"[^a-c[x-z]]+", "abxyzq", &[(0, 5), (5, 6)]),
             (r"[\s\v]+|\f", "a\x0bb\x0cc", &[(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)]),
             ("(?i:k)", "kK a", &[(0, 1), (1, 2), (2, 4)]),
+            (r"[a-z&&[^b]c]+", "abcab", &[(0, 1), (1, 2), (2, 4), (4, 5)]),
+            (r"[^a-z&&[^b]]+", "abcA1", &[(0, 1), (1, 2), (2, 3), (3, 5)]),
+            (r"[a-c&&[b-d]&&[c-e]]", "abcd", &[(0, 2), (2, 3), (3, 4)]),
+            (r"[\u0041-\u0043]+", "ABCD", &[(0, 3), (3, 4)]),
         ] {
             assert_eq!(pieces(pattern, text), expected, "{pattern}");
         }
@@ -364,7 +378,7 @@ mod tests {
             (r"\p{Punct}", r"\p{Punct}"),
             (r"\h", r"\h"),
             (r"\xE4", r"\x"),
-            ("[a-z&&[^b]]", "&&"),
+            ("[a-z--[b]]", "--"),
             ("a{,3}", "{"),
             ("a**", "*"),
         ] {

@@ -142,8 +142,14 @@ async fn check_result(answer: HttpResponse, result: &str) -> Result<HttpResponse
     if !page.contains(result) {
         parts.status = match element(&page, "Code") {
             Some("AccessDenied" | "AllAccessDisabled") => StatusCode::FORBIDDEN,
-            Some("NoSuchBucket" | "NoSuchKey") => StatusCode::NOT_FOUND,
-            _ => StatusCode::SERVICE_UNAVAILABLE,
+            Some("NoSuchBucket" | "NoSuchKey" | "NoSuchUpload") => StatusCode::NOT_FOUND,
+            Some(
+                "InternalError" | "OperationAborted" | "RequestTimeout" | "ServiceUnavailable"
+                | "SlowDown",
+            ) => StatusCode::SERVICE_UNAVAILABLE,
+            Some(_) => StatusCode::BAD_REQUEST,
+            // A server that does not know the call.
+            None => StatusCode::NOT_IMPLEMENTED,
         };
     }
     Ok(HttpResponse::from_parts(parts, bytes.into()))

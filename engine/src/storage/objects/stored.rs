@@ -52,7 +52,9 @@ impl Store for ObjectStores {
                 .map_err(failed("copy", from.as_ref()))?;
             return upload.complete();
         }
-        request("copy", from, || source.client.objects.copy(&source.path, &target.path))
+        request("copy", from, || source.client.objects.copy(&source.path, &target.path))?;
+        // Azure may copy later, and some servers ignore the source.
+        confirm_size("copy", to, &target, opened.size)
     }
 
     fn remove(&self, address: &str, deadline: Option<Duration>) -> Result<(), StorageError> {
@@ -124,6 +126,21 @@ impl Store for ObjectStores {
         });
         first.map(|found| found.is_some())
     }
+}
+
+/// Waits until an object has the size of what was written.
+pub(super) fn confirm_size(
+    operation: &'static str,
+    address: &str,
+    ObjectLocation { client, path, .. }: &ObjectLocation,
+    expected: u64,
+) -> Result<(), StorageError> {
+    request(operation, address, || async {
+        let size = client.objects.head(path).await?.size;
+        let source = || format!("the object has {size} of {expected} bytes").into();
+        let incomplete = || Error::Generic { store: "store", source: source() };
+        if size == expected { Ok(()) } else { Err(incomplete()) }
+    })
 }
 
 pub(crate) fn read_version(

@@ -8,6 +8,7 @@ use object_store::{MultipartId, PutMode, PutPayload};
 use sha2::{Digest, Sha256};
 use tokio::task::JoinSet;
 
+use super::stored::confirm_size;
 use crate::storage::error::StorageError;
 use crate::storage::objects::{
     ObjectLocation, ObjectReader, answered, locate, open, put, request, runtime,
@@ -26,6 +27,7 @@ pub(super) struct Uploading {
     location: ObjectLocation,
     parts: Option<UploadParts>,
     buffer: Vec<u8>,
+    written: u64,
     hash: Sha256,
 }
 
@@ -41,7 +43,7 @@ impl Uploading {
     pub(super) fn new(address: &str) -> Result<Self, StorageError> {
         let location = locate("create", address)?;
         let (buffer, hash) = (Vec::new(), Sha256::new());
-        Ok(Self { address: address.into(), location, parts: None, buffer, hash })
+        Ok(Self { address: address.into(), location, parts: None, buffer, written: 0, hash })
     }
 
     fn send(&mut self) -> Result<(), StorageError> {
@@ -101,6 +103,7 @@ impl Write for Uploading {
         let length = bytes.len().min(PART_BYTES - self.buffer.len());
         self.buffer.extend_from_slice(&bytes[..length]);
         self.hash.update(&bytes[..length]);
+        self.written += length as u64;
         if self.buffer.len() == PART_BYTES {
             self.send()?;
         }
@@ -137,7 +140,7 @@ impl Upload for Uploading {
         }
         // The upload is complete, so drop must not abort it.
         self.parts = None;
-        Ok(())
+        confirm_size("write", &self.address, &self.location, self.written)
     }
 }
 
