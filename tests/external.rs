@@ -449,6 +449,21 @@ fn editing_a_program_during_a_run_ends_the_run() {
 }
 
 #[test]
+fn a_difference_names_an_edited_program() {
+    let workspace = workspace();
+    workspace.write("pipeline.yaml", windows("honest", ""));
+    workspace.longsift(&["run", "pipeline.yaml", "-q"]).success();
+    let program = fs::read_to_string(workspace.path("child.sh")).unwrap();
+    fs::write(workspace.path("child.sh"), program + "# edited\n").unwrap();
+    workspace.longsift(&["run", "pipeline.yaml", "-q", "--set", "output.path=other"]).success();
+    let diff = ["diff", "out.run", "other.run", "--format", "json"];
+    let diff = workspace.longsift(&diff).expect(5).stdout;
+    let diff: serde_json::Value = serde_json::from_str(&diff).unwrap();
+    let program = diff["program"].to_string();
+    assert!(program.contains("child.sh of own"), "{diff:#}");
+}
+
+#[test]
 fn settings_that_look_like_secrets_cause_a_warning() {
     let workspace = workspace();
     let more = "environment: {API_TOKEN: a, TOKENIZERS_PARALLELISM: b},";

@@ -226,6 +226,25 @@ fn a_copy_with_a_damaged_table_is_noticed_in_any_order_of_times() {
 }
 
 #[test]
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+fn a_copy_is_read_once() {
+    let original = workspace();
+    original.run(&pipeline());
+    let workspace = Workspace::copy_of(&original);
+    let read = |workspace: &Workspace| {
+        let traced = workspace.with_fault(&["run", "pipeline.yaml", "-q"], None);
+        assert_eq!(traced.answer.success().summary()["status"], "nothing_to_do");
+        let is_read = |line: &&String| {
+            line.starts_with("read out/data/") || line.starts_with("read out.run/scores/")
+        };
+        traced.operations.iter().filter(is_read).count()
+    };
+    assert!(read(&workspace) > 0);
+    assert_eq!(read(&workspace), 0);
+    assert_eq!(read(&original), 0);
+}
+
+#[test]
 fn removed_and_truncated_score_files_are_measured_again() {
     let workspace = workspace();
     let pipeline = pipeline().input("unit_bytes: 1024");

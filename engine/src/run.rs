@@ -218,6 +218,7 @@ impl Run<'_> {
                 units::remove_unlisted_files(directory, valid.iter().flatten())?;
             }
             self.restore_plan_and_lock(&lock, &valid)?;
+            directory.renew_states()?;
             let done = self.finished_outcome(summary);
             self.record_failure(&done);
             return done;

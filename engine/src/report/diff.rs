@@ -81,6 +81,9 @@ pub fn diff(a: &RunDirectory, b: &RunDirectory, listed: usize) -> Result<Differe
         for (name, measure) in &identity.measures {
             let version = measure.facts.get("version").cloned().unwrap_or_default();
             program.insert(format!("version of {name}"), version);
+            let files = measure.facts.iter().filter(|(fact, _)| fact.starts_with("file "));
+            program
+                .extend(files.map(|(file, digest)| (format!("{file} of {name}"), digest.clone())));
         }
         program
     };
@@ -89,7 +92,14 @@ pub fn diff(a: &RunDirectory, b: &RunDirectory, listed: usize) -> Result<Differe
         let tokenizer = ("tokenizer", lock.identity.windows.get("tokenizer"));
         let all = facts.into_iter().chain([tokenizer]);
         let all = all.filter_map(|(fact, value)| Some((fact.to_owned(), value?.clone())));
-        all.collect::<Map<String, Value>>()
+        let mut all: Map<String, Value> = all.collect();
+        for (name, measure) in &lock.identity.measures {
+            for fact in ["model", "model_weights"] {
+                let value = measure.facts.get(fact).cloned();
+                all.extend(value.map(|value| (format!("{fact} of {name}"), value)));
+            }
+        }
+        all
     };
     let difference = Difference {
         runs: [a.absolute(), b.absolute()],

@@ -32,6 +32,10 @@ impl Facts {
         self.0.get(name)
     }
 
+    pub fn iter(&self) -> impl Iterator<Item = (&String, &Value)> {
+        self.0.iter()
+    }
+
     #[must_use]
     pub fn without(&self, names: &[&str]) -> Self {
         self.filtered(|name| !names.contains(&name))

@@ -100,10 +100,18 @@ impl RunDirectory {
     /// Writes `_SUCCESS`, with the states of `data/` and of the tables: times of single files do not show that a whole folder was
     /// exchanged for an older one.
     pub fn mark_finished(&self) -> Result<()> {
-        let tables = Manifest::read(self)?.map(|manifest| manifest.state_of_tables(self));
-        let tables = tables.transpose()?.unwrap_or_default();
-        let states = format!("{}\n{tables}\n", self.state_of_data()?);
+        let states = self.states()?.map(|state| state + "\n").concat();
         Ok(atomic::write_atomic(&self.success(), states.as_bytes()).map(drop)?)
+    }
+
+    /// Records the present states if they differ, as in a copy, after all files were read.
+    pub fn renew_states(&self) -> Result<()> {
+        if self.recorded_states()? == self.states()? { Ok(()) } else { self.mark_finished() }
+    }
+
+    fn states(&self) -> Result<[String; 2]> {
+        let tables = Manifest::read(self)?.map(|manifest| manifest.state_of_tables(self));
+        Ok([self.state_of_data()?, tables.transpose()?.unwrap_or_default()])
     }
 
     /// Returns the states of `data/` and of the tables after the commit; empty if they are not recorded.
@@ -115,19 +123,16 @@ impl RunDirectory {
     }
 
     fn state_of_data(&self) -> Result<String> {
-        let mut names = self.data_files()?;
+        let (data, mut names) = (self.data(), self.data_files()?);
         names.sort_unstable();
-        self.state_of(&self.data(), &names)
+        let files: Vec<_> = names.iter().map(|name| (&**name, data.join(name))).collect();
+        self.state_of(&files)
     }
 
     /// Returns a digest of the names, sizes and times of files.
-    pub fn state_of<S: AsRef<str> + Serialize + Sync>(
-        &self,
-        folder: &Path,
-        names: &[S],
-    ) -> Result<String> {
-        let stamps = parallel::in_order(names.len(), self.concurrency(1), |index| {
-            Ok((&names[index], files::stamp(&folder.join(names[index].as_ref()))?))
+    pub fn state_of(&self, files: &[(&str, PathBuf)]) -> Result<String> {
+        let stamps = parallel::in_order(files.len(), self.concurrency(1), |index| {
+            Ok((files[index].0, files::stamp(&files[index].1)?))
         })?;
         Ok(text::sha256_hex(&serde_json::to_vec(&stamps).expect("stamps are plain data")))
     }
@@ -154,13 +159,12 @@ impl RunDirectory {
         Ok(paths.iter().filter_map(name).collect())
     }
 
-    /// Returns the files of `data/` that are unchanged since the manifest was written. Reads those whose times do not show it.
+    /// Returns the files of `data/` that are unchanged since the commit. Reads all if their times are others than those after it.
     pub fn original_data<'a>(&self, parts: &'a [Part]) -> Result<Vec<&'a Part>> {
         let (data, is_recorded) =
             (self.data(), self.recorded_states()?[0] == self.state_of_data()?);
-        let manifest = if is_recorded { files::stamp(&self.manifest())? } else { None };
         let original = parallel::in_order(parts.len(), self.concurrency(1), |index| {
-            Ok(parts[index].is_original(&data, manifest.as_ref())?)
+            Ok(parts[index].is_original(&data, is_recorded)?)
         })?;
         let original = parts.iter().zip(original).filter(|(_, is_original)| *is_original);
         Ok(original.map(|(part, _)| part).collect())

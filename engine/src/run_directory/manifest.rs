@@ -23,7 +23,6 @@ use crate::dataset::input::Dataset;
 use crate::dataset::input_file::InputFile;
 use crate::storage::files;
 use crate::storage::marked::Mark;
-use crate::storage::range_file::Stamp;
 
 /// Hint for a commit that was interrupted.
 pub const FINISH_COMMIT: &str =
@@ -169,36 +168,40 @@ impl Manifest {
     /// A table was changed after the commit. Reads the tables whose times do not show that they are unchanged.
     pub fn read_with_tables(directory: &RunDirectory) -> Result<Self> {
         let manifest = Self::read_finished(directory)?;
-        let scores = manifest.scores_directory(directory)?;
-        let mut changed = manifest.changed_table(directory)?;
-        if changed.is_none() && manifest.scores_from().is_some() {
-            let tables: Vec<&Part> = manifest.units.iter().flat_map(UnitRecord::parts).collect();
-            changed = first_changed(&scores, &tables, files::stamp(&directory.manifest())?)?;
-        }
-        let Some(path) = changed else { return Ok(manifest) };
+        manifest.scores_directory(directory)?;
+        let Some(path) = manifest.changed_table(directory)? else { return Ok(manifest) };
         manifest.check_current(directory)?;
         Err(changed_after_commit(&path).into())
     }
 
-    /// Returns the tables in the run directory: those of the selection, and those of units unless `--scores-from` named another run.
-    fn own_tables(&self) -> Vec<&Part> {
-        let is_own = self.scores_from().is_none();
-        let of_units = self.units.iter().filter(|_| is_own).flat_map(UnitRecord::parts);
-        self.dropped.iter().chain(&self.selection).chain(of_units).collect()
+    /// Returns the tables of the units and of the selection, each with its folder.
+    fn tables(&self, directory: &RunDirectory) -> Vec<(PathBuf, &Part)> {
+        let own = &directory.root;
+        let scores =
+            self.other_scores().ok().flatten().map_or_else(|| own.clone(), |other| other.root);
+        let of_units = self.units.iter().flat_map(UnitRecord::parts);
+        let of_units = of_units.map(|part| (scores.clone(), part));
+        let of_selection = self.dropped.iter().chain(&self.selection);
+        of_units.chain(of_selection.map(|part| (own.clone(), part))).collect()
     }
 
-    /// Returns a digest of the names, sizes and times of the tables in the run directory.
+    /// Returns a digest of the names, sizes and times of the tables.
     pub fn state_of_tables(&self, directory: &RunDirectory) -> Result<String> {
-        let tables = self.own_tables();
-        let names: Vec<&str> = tables.iter().map(|part| &*part.path).collect();
-        directory.state_of(&directory.root, &names)
+        let tables = self.tables(directory);
+        let tables = tables.iter().map(|(folder, part)| (&*part.path, folder.join(&part.path)));
+        directory.state_of(&tables.collect::<Vec<_>>())
     }
 
-    /// Returns the path of a table in the run directory that was changed after the commit.
+    /// Returns the path of a table that was changed after the commit.
     fn changed_table(&self, directory: &RunDirectory) -> Result<Option<PathBuf>> {
         let is_recorded = directory.recorded_states()?[1] == self.state_of_tables(directory)?;
-        let committed = if is_recorded { files::stamp(&directory.manifest())? } else { None };
-        first_changed(directory, &self.own_tables(), committed)
+        let tables = self.tables(directory);
+        let original = parallel::in_order(tables.len(), directory.concurrency(1), |index| {
+            let (folder, part) = &tables[index];
+            Ok(part.is_original(folder, is_recorded)?)
+        })?;
+        let changed = tables.iter().zip(original).find(|(_, is_original)| !is_original);
+        Ok(changed.map(|((folder, part), _)| folder.join(&part.path)))
     }
 
     /// Fails if a run has begun to commit another selection since this manifest was read.
@@ -299,21 +302,17 @@ impl Manifest {
         if self.changed_table(directory)?.is_some() {
             return Ok(false);
         }
-        let records = self.report.iter().chain(&self.quarantined_files);
-        for part in records.chain(&self.calibration).chain(&self.summary) {
-            if !Part::all_in_place([part], &directory.root)?
-                || !part.is_unchanged(&directory.root)?
-            {
+        let records = self.report.iter().chain(&self.quarantined_files).chain(&self.calibration);
+        let records = records.chain(&self.summary).map(|part| (&directory.root, part));
+        for (folder, part) in records.chain(self.card.iter().map(|part| (&directory.output, part)))
+        {
+            if !part.is_original(folder, false)? {
                 return Ok(false);
             }
         }
-        let (data, output) = (directory.data(), directory.output.clone());
-        let parts = self.data.iter().map(|part| (&data, part));
-        let parts: Vec<(&PathBuf, &Part)> =
-            parts.chain(self.card.iter().map(|part| (&output, part))).collect();
-        let in_place = parallel::in_order(parts.len(), directory.concurrency(1), |index| {
-            let (folder, part) = parts[index];
-            Ok(Part::all_in_place([part], folder)?)
+        let data = directory.data();
+        let in_place = parallel::in_order(self.data.len(), directory.concurrency(1), |index| {
+            Ok(Part::all_in_place([&self.data[index]], &data)?)
         })?;
         Ok(in_place.into_iter().all(|in_place| in_place))
     }
@@ -325,19 +324,6 @@ impl Manifest {
 }
 
 /// Error: the command requires a finished run.
-/// Returns the path of the first of `tables` that was changed after the commit, whose time is `committed`.
-fn first_changed(
-    directory: &RunDirectory,
-    tables: &[&Part],
-    committed: Option<Stamp>,
-) -> Result<Option<PathBuf>> {
-    let original = parallel::in_order(tables.len(), directory.concurrency(1), |index| {
-        Ok(tables[index].is_original(&directory.root, committed.as_ref())?)
-    })?;
-    let changed = tables.iter().zip(original).find(|(_, is_original)| !is_original);
-    Ok(changed.map(|(part, _)| directory.root.join(&part.path)))
-}
-
 fn changed_after_commit(path: &Path) -> Diagnostic {
     let message = format!("`{}` is missing or was changed after the commit", path.display());
     Diagnostic::error(Blame::Data, message)

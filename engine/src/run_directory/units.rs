@@ -21,7 +21,6 @@ use crate::dataset::part::WrittenPart;
 use crate::dataset::units::WorkUnit;
 use crate::storage::error::StorageError;
 use crate::storage::files::FileDigest;
-use crate::storage::range_file::Stamp;
 use crate::storage::{atomic, files};
 
 /// Identity of the input of a unit: after any change, the unit is scored again.
@@ -66,15 +65,14 @@ impl Part {
         Ok(files::digest(&folder.join(&self.path))?.sha256 == self.sha256)
     }
 
-    /// Whether the part in `folder` was not changed after `record`, a later file, was written, or has the same bytes.
+    /// Whether the part in `folder` has its bytes. Reads them unless `is_recorded`: its size and times are those after the commit.
     pub(crate) fn is_original(
         &self,
         folder: &Path,
-        record: Option<&Stamp>,
+        is_recorded: bool,
     ) -> std::result::Result<bool, StorageError> {
-        let found = files::stamp(&folder.join(&self.path))?;
-        let Some(found) = found.filter(|found| found.size == self.bytes) else { return Ok(false) };
-        Ok(record.is_some_and(|record| found.is_before(record)) || self.is_unchanged(folder)?)
+        let has_size = || Ok(files::size(&folder.join(&self.path))? == Some(self.bytes));
+        Ok(is_recorded || has_size()? && self.is_unchanged(folder)?)
     }
 
     pub fn all_in_place<'a>(

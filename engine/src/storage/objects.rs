@@ -32,7 +32,7 @@ use tokio::runtime::Runtime;
 
 use super::error::{ErrorKind, StorageError};
 use super::http::is_strong_tag;
-use super::range_file::{RangeFile, Stamp, TAIL_BYTES};
+use super::range_file::{RangeFile, Stamp, TAIL_BYTES, hash_of};
 use super::retry::{RetryPolicy, retry};
 use crate::base::environment;
 use crate::base::parallel::lock;
@@ -76,7 +76,9 @@ pub(super) fn open(url: &str) -> Result<RangeFile, StorageError> {
 }
 
 pub(super) fn stamp(meta: &ObjectMeta) -> Stamp {
-    Stamp::new(meta.size, meta.last_modified.timestamp_nanos_opt().map_or(0, i128::from))
+    let version = meta.e_tag.as_deref().map_or(0, hash_of);
+    let modified_ns = meta.last_modified.timestamp_nanos_opt().map_or(0, i128::from);
+    Stamp { version, ..Stamp::new(meta.size, modified_ns) }
 }
 
 /// Fetches bytes of an object, in the version that was `opened`.

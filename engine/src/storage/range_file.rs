@@ -85,7 +85,7 @@ impl Stamp {
     }
 }
 
-fn hash_of(version: &str) -> u32 {
+pub(super) fn hash_of(version: &str) -> u32 {
     let digest = Sha256::digest(version.as_bytes());
     u32::from_le_bytes([digest[0], digest[1], digest[2], digest[3]])
 }

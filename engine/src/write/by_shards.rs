@@ -82,7 +82,7 @@ impl Writer<'_> {
         let of_records = staged.dropped.iter().chain(&staged.selection);
         let parts = of_records.map(|part| (part, &folders.records));
         for (part, folder) in parts.chain(staged.data.iter().map(|part| (part, &folders.data))) {
-            if !part.is_original(folder, None)? {
+            if !part.is_original(folder, false)? {
                 return Ok(None);
             }
         }
