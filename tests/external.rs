@@ -446,6 +446,10 @@ fn editing_a_program_during_a_run_ends_the_run() {
     let stderr = refused(&other, &windows("slow", "files: [weights],"), 2);
     assert!(stderr.contains("`weights` of `own` was edited"), "{stderr}");
     assert_eq!(files_below(&other.path("out.run/units")), Vec::<String>::new());
+    // No answer of the edited program remains.
+    let journals = files_below(&other.path("out.run/journal"));
+    let answers: u64 = journals.iter().map(|path| fs::metadata(path).unwrap().len()).sum();
+    assert!(answers < 1000, "{answers} bytes of answers");
 }
 
 #[test]

@@ -91,6 +91,35 @@ fn only_new_files_are_scored_and_the_threshold_stays() {
 }
 
 #[test]
+fn an_increment_without_files_follows_the_runs_before_it() {
+    let workspace = first_day();
+    let empty = |workspace: &Workspace| {
+        let summary = run(workspace, &increment("out.run", "day2"));
+        assert_eq!(summary["status"], "nothing_to_do");
+        fs::read(workspace.path("day2.run/manifest.json")).unwrap()
+    };
+    let before = empty(&workspace);
+    assert_eq!(empty(&workspace), before);
+    // The first corpus grows and is filtered again.
+    add_file(&workspace, "c");
+    workspace.run(&first());
+    assert_ne!(empty(&workspace), before);
+    assert_eq!(threshold(&workspace, "day2.run"), threshold(&workspace, "out.run"));
+    // Damage is repaired by the same command.
+    fs::write(workspace.path("day2.run/calibration.json"), "{}").unwrap();
+    workspace.longsift(&["verify", "day2.run"]).expect(3);
+    empty(&workspace);
+    workspace.longsift(&["verify", "day2.run"]).success();
+    fs::write(workspace.path("day2.run/manifest.json"), "{}").unwrap();
+    workspace.longsift(&["run", "increment.yaml", "-q"]).expect(3);
+    workspace.longsift(&["run", "increment.yaml", "-q", "--fresh"]).success();
+    add_file(&workspace, "d");
+    let third = run(&workspace, &increment("day2.run", "day3"));
+    assert_eq!(count(&third, "rows_in"), 8, "only the new file is filtered");
+    workspace.longsift(&["verify", "day2.run"]).success();
+}
+
+#[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
 fn a_killed_increment_without_files_is_finished_by_the_same_command() {
     let workspace = first_day();

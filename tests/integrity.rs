@@ -245,6 +245,44 @@ fn a_copy_is_read_once() {
 }
 
 #[test]
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+fn files_changed_within_an_interrupted_commit_are_read() {
+    for folder in ["out/.staging", "out.run/scores"] {
+        let workspace = workspace();
+        workspace.write("pipeline.yaml", pipeline().to_string());
+        let run = ["run", "pipeline.yaml", "-q"];
+        workspace.run_until_killed(&run, "rename out/data", 1);
+        let path = files_below(&workspace.path(folder))
+            .into_iter()
+            .find(|path| path.extension().is_some_and(|ending| ending == "parquet"));
+        let path = path.unwrap();
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[9] ^= 1;
+        fs::write(&path, bytes).unwrap();
+        let answer = workspace.longsift(&run);
+        assert!([2, 3].contains(&answer.code), "{folder}: {}", answer.to_text());
+    }
+}
+
+#[test]
+fn a_fresh_selection_from_other_scores_replaces_damaged_data() {
+    let workspace = workspace();
+    workspace.run(&pipeline());
+    let other =
+        ["run", "pipeline.yaml", "-q", "--scores-from", "out.run", "--set", "output.path=b"];
+    workspace.longsift(&other).success();
+    let data = files_below(&workspace.path("b/data")).remove(0);
+    let sound = fs::read(&data).unwrap();
+    let mut bytes = sound.clone();
+    bytes[9] ^= 1;
+    fs::write(&data, bytes).unwrap();
+    workspace.longsift(&other).expect(2);
+    workspace.longsift(&[&other[..], &["--fresh"]].concat()).success();
+    assert_eq!(fs::read(&data).unwrap(), sound);
+    workspace.longsift(&["verify", "b.run"]).success();
+}
+
+#[test]
 fn removed_and_truncated_score_files_are_measured_again() {
     let workspace = workspace();
     let pipeline = pipeline().input("unit_bytes: 1024");

@@ -361,6 +361,23 @@ fn a_failed_copy_with_the_status_of_success_is_a_failure() {
 }
 
 #[test]
+fn a_staged_object_that_is_denied_for_a_moment_is_copied() {
+    let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
+    let workspace = Workspace::copy_of(&scenario.before);
+    run(&workspace, &bucket, &["--set", "stages.filter.keep_fraction=0.9"]).success();
+    let denied = Mutex::new(std::collections::BTreeSet::new());
+    bucket.inject(move |_, asked| {
+        let is_staged = asked.method == "HEAD" && asked.path.contains("/staging/");
+        let is_first = is_staged && denied.lock().unwrap().insert(asked.path.clone());
+        is_first.then_some(Fault::Status(404, "NoSuchKey"))
+    });
+    run(&workspace, &bucket, &[]).success();
+    assert_eq!(results(&bucket), scenario.results);
+    bucket.clear_faults();
+    bucket.longsift(&workspace, &["verify", "s3://bucket/x/out.run"]).success();
+}
+
+#[test]
 fn a_signal_ends_the_wait_for_a_store() {
     let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
     bucket.inject(|_, request| {

@@ -182,6 +182,9 @@ impl Run<'_> {
     /// Runs all phases with exclusive access: score → select → write → commit. Skips phases that are already done.
     fn all_phases(&mut self, options: &RunOptions, run_lock: &RunLock) -> Result<RunOutcome> {
         let plan = self.plan;
+        // Before anything is read, so that a later change is noticed by the next run.
+        let is_finished = self.directory.is_finished()?;
+        let states = is_finished.then(|| self.directory.states()).transpose()?;
         self.ours = data_files(self.directory, plan.options.fresh)?;
         refuse_foreign_data(self.directory, &self.ours, plan.options.fresh)?;
         card_name(plan)?;
@@ -193,7 +196,7 @@ impl Run<'_> {
         }
         let directory = self.directory;
         // Nothing is written if the existing result is up to date.
-        let may_be_done = !plan.options.fresh && directory.is_finished()?;
+        let may_be_done = !plan.options.fresh && is_finished;
         if !may_be_done {
             plan.check_output()?;
         }
@@ -210,6 +213,7 @@ impl Run<'_> {
             valid.iter().flatten().for_each(|record| self.progress.add_counts(&record.counts));
         })?;
         if complete
+            && !plan.options.fresh
             && self.scores.root != directory.fresh().root
             && let Some(summary) = finished(plan, &lock.identity, &valid)?
         {
@@ -218,7 +222,12 @@ impl Run<'_> {
                 units::remove_unlisted_files(directory, valid.iter().flatten())?;
             }
             self.restore_plan_and_lock(&lock, &valid)?;
-            directory.renew_states()?;
+            // All files were read if the states differ, as in a copy.
+            if let Some(states) =
+                states.filter(|states| directory.recorded_states().ok().as_ref() != Some(states))
+            {
+                directory.mark_finished(&states)?;
+            }
             let done = self.finished_outcome(summary);
             self.record_failure(&done);
             return done;

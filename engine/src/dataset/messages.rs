@@ -54,6 +54,17 @@ pub(crate) fn messages_of_row(
     if messages.is_empty() { Err(none("the conversation has no messages")) } else { Ok(messages) }
 }
 
+/// Returns the names of the fields of messages that [`messages_of_row`] does not read.
+pub(crate) fn unread_fields(dataset: &Dataset, column: &str) -> Result<Vec<String>, DataProblem> {
+    let field = dataset.schema.field(dataset.check_messages_column(column)?);
+    let (role, content) =
+        field_names(field.data_type()).ok_or_else(|| dataset.no_column(column))?;
+    let fields =
+        types::list_item(field.data_type()).map(|item| types::child_fields(item.data_type()));
+    let names = fields.into_iter().flatten().map(|field| field.name().clone());
+    Ok(names.filter(|name| name != role && name != content).collect())
+}
+
 fn field_names(data_type: &DataType) -> Option<(&'static str, &'static str)> {
     let DataType::Struct(fields) = types::list_item(data_type)?.data_type() else { return None };
     FORMS.into_iter().find(|(role, content)| {

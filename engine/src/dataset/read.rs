@@ -152,7 +152,11 @@ impl Batches {
             Err(why) => Err(why.clone()),
         };
         let decoded = match decoded {
-            Ok(Some(decoded)) => decoded,
+            Ok(Some(decoded)) => {
+                // Before statistics of these rows are kept under the identity of the planned file.
+                self.check_unchanged()?;
+                decoded
+            }
             Ok(None) => {
                 self.reader = Ok(None);
                 self.check_unchanged()?;

@@ -242,14 +242,29 @@ impl Run<'_> {
     pub(super) fn record_empty_increment(&mut self) -> Result<()> {
         let (plan, directory) = (self.plan, self.directory);
         let Some(calibration) = &plan.spec.score().calibration else { return Ok(()) };
-        if let Some(before) = Manifest::read(directory)? {
-            // An earlier run was killed before its last step.
-            let is_open = before.data.is_empty() && !directory.is_finished()?;
-            return if is_open { directory.mark_finished() } else { Ok(()) };
-        }
         let digests = self.digests(&RunOptions::default())?;
         let lock = lock::with_command(lock::lock_with_models(plan, &digests), plan);
         let calibration = calibration_bytes(plan, calibration, &lock.identity)?;
+        let before = if plan.options.fresh { None } else { Manifest::read(directory)? };
+        if let Some(before) = before {
+            let is_current = before.input_before == plan.input_before
+                && before.lock.identity == lock.identity
+                && before.is_in_place(directory)?
+                && before
+                    .calibration
+                    .as_ref()
+                    .is_some_and(|part| part.sha256 == text::sha256_hex(&calibration));
+            // Units: the run filtered files, although none of their samples were kept.
+            if is_current || !before.units.is_empty() {
+                // An earlier run was killed before its last step.
+                let is_open = before.data.is_empty() && !directory.is_finished()?;
+                return if is_open {
+                    directory.mark_finished(&directory.states()?)
+                } else {
+                    Ok(())
+                };
+            }
+        }
         let (scored, staged) = (ScoreTotals::default(), StagedFiles::default());
         let mut manifest = manifest(plan, &lock, &scored, &staged, String::new());
         lock.write(&directory.lock_file())?;
@@ -263,7 +278,7 @@ impl Run<'_> {
         manifest.summary =
             Some(directory.write_record(&directory.root, "summary.json", &summary)?);
         directory.write_record(&directory.root, "manifest.json", &sealed(&manifest))?;
-        directory.mark_finished()
+        directory.mark_finished(&directory.states()?)
     }
 }
 

@@ -97,20 +97,18 @@ impl RunDirectory {
         Ok(files::size(&self.success())?.is_some())
     }
 
-    /// Writes `_SUCCESS`, with the states of `data/` and of the tables: times of single files do not show that a whole folder was
-    /// exchanged for an older one.
-    pub fn mark_finished(&self) -> Result<()> {
-        let states = self.states()?.map(|state| state + "\n").concat();
-        Ok(atomic::write_atomic(&self.success(), states.as_bytes()).map(drop)?)
+    /// Writes `_SUCCESS`, with the states of files that have been read or just written; empty states make the next run read them.
+    pub fn mark_finished(&self, states: &[String; 2]) -> Result<()> {
+        let text = states.each_ref().map(|state| format!("{state}\n")).concat();
+        Ok(atomic::write_atomic(&self.success(), text.as_bytes()).map(drop)?)
     }
 
-    /// Records the present states if they differ, as in a copy, after all files were read.
-    pub fn renew_states(&self) -> Result<()> {
-        if self.recorded_states()? == self.states()? { Ok(()) } else { self.mark_finished() }
-    }
-
-    fn states(&self) -> Result<[String; 2]> {
-        let tables = Manifest::read(self)?.map(|manifest| manifest.state_of_tables(self));
+    /// Returns the states of `data/` and of the tables: times of single files do not show that a whole folder was exchanged for an
+    /// older one.
+    pub fn states(&self) -> Result<[String; 2]> {
+        // A damaged manifest is reported by its readers.
+        let manifest = Manifest::read_unchecked(self).ok().flatten();
+        let tables = manifest.map(|manifest| manifest.state_of_tables(self));
         Ok([self.state_of_data()?, tables.transpose()?.unwrap_or_default()])
     }
 

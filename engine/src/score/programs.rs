@@ -234,6 +234,8 @@ impl BatchRunner<'_> {
             None => child.insert(self.start()?),
         };
         let batch = running.query(questions, &|| self.interrupted())?;
+        // Before the answers are kept under the digests of the program's files.
+        self.programs.check_unedited(self.program).map_err(Failed::Interrupted)?;
         stream::replies(self.program, questions, &batch).map_err(Failed::Wrong)
     }
 

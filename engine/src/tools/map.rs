@@ -17,6 +17,7 @@ use longsift_kernels::{BlockShares, MAX_BLOCKS};
 use longsift_stages::contract::AttentionRequest;
 use longsift_stages::first_layer_attention::SampledRows;
 use longsift_stages::tokenize::EncodedText;
+use longsift_stages::tokenize::SpecialTokensInText;
 use longsift_stages::tokenize::chat_template::{ChatTemplate, Message};
 use serde::Serialize;
 
@@ -26,7 +27,7 @@ use crate::base::error::{Failure, Result};
 use crate::base::progress::Progress;
 use crate::base::text::{bytes, count, counted, line_safe, quoted};
 use crate::dataset::documents::DocumentContent;
-use crate::dataset::messages::messages_of_row;
+use crate::dataset::messages::{messages_of_row, unread_fields};
 use crate::plan::Plan;
 use crate::report::page::text;
 use crate::run_directory::layout::RunDirectory;
@@ -202,7 +203,18 @@ fn cut(plan: &Plan, options: &MapOptions, source: &FoundDocument) -> Result<Docu
     let messages = messages_of_row(&plan.dataset, &source.columns, column).map_err(|problem| {
         Failure::from(problem.in_file(source.file.clone()).at_row(source.row))
     })?;
+    let mut notes = Vec::new();
     let (text, starts) = if options.chat_template {
+        let unread = unread_fields(&plan.dataset, column)?;
+        if !unread.is_empty() {
+            notes.push(format!(
+                "the template gets no fields of messages but role and content: {}",
+                unread.join(", ")
+            ));
+        }
+        if plan.spec.tokenize().special_tokens_in_text == SpecialTokensInText::AsText {
+            notes.push("`special_tokens_in_text: as-text` also holds for the special tokens that the template writes".to_owned());
+        }
         let encoder = plan.encoder.as_ref().expect("a plan of messages has a tokenizer");
         let rendered = ChatTemplate::open(encoder.folder())
             .and_then(|template| template.render(&messages))
@@ -212,11 +224,13 @@ fn cut(plan: &Plan, options: &MapOptions, source: &FoundDocument) -> Result<Docu
         joined(&messages)
     };
     let encoded = encode(plan, source, &text)?;
-    if options.block_boundaries.is_none() && options.block_tokens.is_none() {
-        return DocumentBlocks::from_messages(&encoded, &text, &messages, &starts);
-    }
-    let ends = options.ends(encoded.ids.len())?;
-    Ok(DocumentBlocks::from_text(&encoded, &text, &ends))
+    let mut blocks = if options.block_boundaries.is_none() && options.block_tokens.is_none() {
+        DocumentBlocks::from_messages(&encoded, &text, &messages, &starts)?
+    } else {
+        DocumentBlocks::from_text(&encoded, &text, &options.ends(encoded.ids.len())?)
+    };
+    blocks.notes.extend(notes);
+    Ok(blocks)
 }
 
 /// Joins the contents with line breaks. Returns the text and where each message begins.

@@ -7,6 +7,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::Access;
 use serde::{Deserialize, Serialize};
@@ -89,7 +90,7 @@ pub fn commit(directory: &RunDirectory, intent: &Intent, run_lock: &RunLock) -> 
             }
             return Err(lost);
         }
-        return execute(directory, intent, run_lock);
+        return execute(directory, intent, run_lock, Begun::Now);
     }
     let message = format!(
         "another process has begun a commit in `{}` since this run began",
@@ -155,7 +156,7 @@ fn wrong_intent(directory: &RunDirectory, why: &str, hint: &str) -> Diagnostic {
 /// Finishes a commit that an interrupted run has begun. Returns whether there was one.
 pub fn replay(directory: &RunDirectory, run_lock: &RunLock) -> Result<bool> {
     let Some(intent) = read_intent(directory)? else { return Ok(false) };
-    execute(directory, &intent, run_lock)?;
+    execute(directory, &intent, run_lock, Begun::Before)?;
     Ok(true)
 }
 
@@ -171,7 +172,12 @@ pub fn finish_interrupted(directory: &RunDirectory) -> Result<()> {
 
 /// Executes an intent. Every step can be repeated: a missing source was renamed before. Checks the lock before each step, so
 /// that a process that lost it stops.
-fn execute(directory: &RunDirectory, intent: &Intent, run_lock: &RunLock) -> Result<()> {
+fn execute(
+    directory: &RunDirectory,
+    intent: &Intent,
+    run_lock: &RunLock,
+    begun: Begun,
+) -> Result<()> {
     for path in intent.renames.iter().flat_map(|(from, to)| [from, to]).chain(&intent.removals) {
         let path = path.relative();
         if path.components().any(|part| !matches!(part, Component::Normal(_))) {
@@ -196,7 +202,7 @@ fn execute(directory: &RunDirectory, intent: &Intent, run_lock: &RunLock) -> Res
     let moved = parallel::in_order(renames.len(), threads(renames.len()), |index| {
         run_lock.confirm()?;
         let (from, to) = &renames[index];
-        put_in_place(from, to)
+        put_in_place(from, to, begun)
     })?;
     let before =
         renames.iter().zip(moved).filter(|(_, moved)| !moved).map(|((from, to), _)| (from, to));
@@ -217,7 +223,12 @@ fn execute(directory: &RunDirectory, intent: &Intent, run_lock: &RunLock) -> Res
         files::fsync_folder_if_present(folder)?;
     }
     run_lock.confirm()?;
-    directory.mark_finished()?;
+    let states = match begun {
+        Begun::Now => directory.states()?,
+        // The files may have been changed since the interrupted run wrote them.
+        Begun::Before => Default::default(),
+    };
+    directory.mark_finished(&states)?;
     run_lock.confirm()?;
     directory.remove_attempts()?;
     run_lock.remove_file(&directory.intent())?;
@@ -230,12 +241,32 @@ fn concurrency(folder: &Path, files: usize) -> usize {
     files::concurrency(folder, 1).min(files / FILES_PER_REQUEST).max(1)
 }
 
-/// Moves a file of a selection into place. Returns `false` if only a file of the target's name exists.
-fn put_in_place(from: &Path, to: &Path) -> Result<bool> {
+/// When the commit began.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Begun {
+    /// By this process, which has just written all files.
+    Now,
+    /// By a process that was interrupted and may have moved some files.
+    Before,
+}
+
+/// Moves a file of a selection into place. Returns `false` if an interrupted commit may have moved it: only a file of the target's
+/// name exists.
+fn put_in_place(from: &Path, to: &Path, begun: Begun) -> Result<bool> {
     files::create_folder(to.parent().unwrap_or(Path::new("/")))?;
-    let gone = match files::put_in_place(from, to) {
-        Err(error) if error.kind == ErrorKind::NotFound => error,
-        done => return Ok(done.map(|()| true)?),
+    let mut attempts = 0;
+    let gone = loop {
+        match files::put_in_place(from, to) {
+            // Some stores deny an object for a moment after it was written.
+            Err(error) if error.kind == ErrorKind::NotFound && is_address(from) && attempts < 3 => {
+                attempts += 1;
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            Err(error) if error.kind == ErrorKind::NotFound && begun == Begun::Before => {
+                break error;
+            }
+            done => return Ok(done.map(|()| true)?),
+        }
     };
     if files::size(to)?.is_some() {
         return Ok(false);
@@ -252,6 +283,8 @@ fn check_moved_before(directory: &RunDirectory, moved: &[(&PathBuf, &PathBuf)]) 
     let data = manifest.data.iter().map(|part| (directory.data().join(&part.path), part));
     let of_units = manifest.units.iter().flat_map(UnitRecord::parts);
     let records = manifest.dropped.iter().chain(&manifest.selection).chain(of_units);
+    let records = records.chain(&manifest.calibration).chain(&manifest.summary);
+    let records = records.chain(&manifest.report).chain(&manifest.quarantined_files);
     let records = records.map(|part| (directory.root.join(&part.path), part));
     let parts: HashMap<PathBuf, &Part> = data.chain(records).collect();
     parallel::in_order(moved.len(), concurrency(&directory.output, moved.len()), |index| {

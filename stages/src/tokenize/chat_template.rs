@@ -20,6 +20,7 @@ const MAX_STEPS: u64 = 5_000_000;
 const TEMPLATE_FILE: &str = "chat_template.jinja";
 /// File of the template in older folders, and of the special tokens.
 const CONFIG_FILE: &str = "tokenizer_config.json";
+const OLDER_TOKENS_FILE: &str = "special_tokens_map.json";
 
 /// The block that marks the text of the model in transformers. It is replaced by its content.
 static GENERATION: LazyLock<Regex> = LazyLock::new(|| {
@@ -56,8 +57,13 @@ impl ChatTemplate {
     pub fn open(folder: &Path) -> Result<Self, String> {
         let config_path = folder.join(CONFIG_FILE);
         let config = tokenizer_config(folder).map_err(|problem| problem.message)?;
-        let special_tokens = config
-            .iter()
+        // Older checkpoints have the tokens in a file of their own.
+        let older = read_small_file(&folder.join(OLDER_TOKENS_FILE), MAX_CONFIG_BYTES).ok();
+        let older: Option<Map<String, Value>> =
+            older.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let more = config.get("extra_special_tokens").and_then(Value::as_object);
+        let special_tokens = (older.iter().flatten().chain(more.into_iter().flatten()))
+            .chain(&config)
             .filter(|(name, _)| name.ends_with("_token"))
             .filter_map(|(name, token)| Some((name.clone(), Value::from(token_text(token)?))));
         let special_tokens = special_tokens.collect();
@@ -113,12 +119,16 @@ impl ChatTemplate {
             Err(Error::new(ErrorKind::InvalidOperation, why))
         });
         environment.add_filter("tojson", tojson);
-        let source = GENERATION.replace_all(&self.source, "${1}${2}with${3}");
+        // As Jinja reads line ends.
+        let source = self.source.replace("\r\n", "\n").replace('\r', "\n");
+        let source = GENERATION.replace_all(&source, "${1}${2}with${3}");
         let template = environment.template_from_str(&source).map_err(wrong)?;
         let special_tokens = minijinja::Value::from(Serde(&self.special_tokens));
         let rendered = |messages: &[Message]| {
             template.render(context! {
                 messages => Serde(messages),
+                tools => (),
+                documents => (),
                 add_generation_prompt => false,
                 ..special_tokens.clone()
             })
@@ -199,6 +209,24 @@ mod tests {
             refused.ends_with("cannot render the conversation: system comes first"),
             "{refused}"
         );
+    }
+
+    #[test]
+    fn tools_are_none_and_line_ends_are_those_of_jinja() {
+        let template = "{% if tools is not none or documents is not none %}no{% endif %}a\r\nb\rc";
+        assert_eq!(rendered(template, &[("user", "a")]).unwrap().text, "a\nb\nc");
+    }
+
+    #[test]
+    fn special_tokens_of_older_files_are_known() {
+        let folder = folder(&json!({
+            "chat_template": "{{ bos_token }}{{ eos_token }}{{ image_token }}",
+            "eos_token": "</s>", "extra_special_tokens": {"image_token": "<img>"},
+        }));
+        let older = json!({"bos_token": {"content": "<s>"}, "eos_token": "old"}).to_string();
+        fs::write(folder.path().join(OLDER_TOKENS_FILE), older).unwrap();
+        let template = ChatTemplate::open(folder.path()).unwrap();
+        assert_eq!(template.render(&[]).unwrap().text, "<s></s><img>");
     }
 
     /// Expected texts are those of transformers 5.23 with the same template and conversation.
