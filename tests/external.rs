@@ -453,6 +453,18 @@ fn editing_a_program_during_a_run_ends_the_run() {
 }
 
 #[test]
+fn infinity_is_a_missing_value_like_nan() {
+    let data = |mode: &str| {
+        let workspace = workspace();
+        let documents = windows(mode, "").replace("{path: out,", "{path: out, samples: documents,");
+        let summary = run(&workspace, &documents);
+        assert!(count(&summary, "kept") > 0, "{summary}");
+        workspace.hashes(&["out/data"])
+    };
+    assert_eq!(data("absent"), data("infinite"));
+}
+
+#[test]
 fn a_difference_names_an_edited_program() {
     let workspace = workspace();
     workspace.write("pipeline.yaml", windows("honest", ""));

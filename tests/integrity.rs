@@ -7,6 +7,7 @@ use std::time::SystemTime;
 
 use parquet::arrow::ArrowWriter;
 
+use crate::support::faults::Pause;
 use crate::support::tables::{corpus, read_parquet, strings, table, texts, write_parquet};
 use crate::support::{Pipeline, Tiny, Workspace, copy_folder, count, demo_model, files_below};
 
@@ -262,6 +263,24 @@ fn files_changed_within_an_interrupted_commit_are_read() {
         let answer = workspace.longsift(&run);
         assert!([2, 3].contains(&answer.code), "{folder}: {}", answer.to_text());
     }
+}
+
+#[test]
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+fn scores_changed_while_the_output_is_written_are_noticed() {
+    let workspace = workspace();
+    workspace.write("pipeline.yaml", pipeline().to_string());
+    let run = ["run", "pipeline.yaml", "-q"];
+    let mut paused =
+        workspace.start_paused(&run, &Pause { matching: "create out/.staging/", at: 1 });
+    paused.wait_for_pause();
+    let table = files_below(&workspace.path("out.run/scores")).remove(0);
+    let mut bytes = fs::read(&table).unwrap();
+    bytes[9] ^= 1;
+    fs::write(&table, bytes).unwrap();
+    let answer = paused.resume();
+    assert!([3, 4].contains(&answer.code), "{}", answer.to_text());
+    assert!(!workspace.path("out.run/manifest.json").exists());
 }
 
 #[test]

@@ -378,6 +378,22 @@ fn a_staged_object_that_is_denied_for_a_moment_is_copied() {
 }
 
 #[test]
+fn a_unit_scored_twice_for_another_selection_counts_once() {
+    let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
+    let workspace = Workspace::copy_of(&scenario.before);
+    run(&workspace, &bucket, &["--set", "stages.filter.keep_fraction=0.9"]).success();
+    let denied = AtomicBool::new(false);
+    // The record is not seen once, so the unit is scored again.
+    bucket.inject(move |_, asked| {
+        let is_record = asked.method == "GET" && asked.path.contains("/units/");
+        let is_first = is_record && !denied.swap(true, Ordering::Relaxed);
+        is_first.then_some(Fault::Status(404, "NoSuchKey"))
+    });
+    run(&workspace, &bucket, &[]).success();
+    assert_eq!(results(&bucket), scenario.results);
+}
+
+#[test]
 fn a_signal_ends_the_wait_for_a_store() {
     let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
     bucket.inject(|_, request| {

@@ -95,7 +95,7 @@ struct Run<'a> {
     directory: &'a RunDirectory,
     /// Directory with the scores: this run's, the nested one of a fresh start, or the one of `--scores-from`.
     scores: RunDirectory,
-    /// Files of `--scores-from`, once they are chosen.
+    /// Score tables of the selection, once they are chosen.
     borrowed: Option<BorrowedScores>,
     /// Digests of the files of programs, once they are computed.
     programs: BTreeMap<String, BTreeMap<String, String>>,
@@ -260,6 +260,10 @@ impl Run<'_> {
             reopen::reopen_for_measures(plan, &self.scores, &valid, wanted, true)?;
         }
         let scored = self.score(valid, wanted, true)?;
+        if self.borrowed.is_none() {
+            let records: Vec<&UnitRecord> = scored.records.iter().collect();
+            self.borrowed = Some(BorrowedScores::new(&self.scores, &records)?);
+        }
         self.progress.phase("select", 1);
         let selection = self.progress.timed("score", || {
             select::select(plan, &self.scores, &scored.records, &lock.identity, self.stop)

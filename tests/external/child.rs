@@ -91,6 +91,7 @@ fn answer(mode: &str, rows: &[Row], of_documents: bool) -> RecordBatch {
         let bytes = |row: &Row| match (mode, row.content.len() as f64) {
             ("huge", bytes) => bytes * 1e305,
             ("absent", bytes) if bytes % 2.0 > 0.0 => f64::NAN,
+            ("infinite", bytes) if bytes % 2.0 > 0.0 => f64::INFINITY,
             ("beyond", bytes) => (bytes % 2.0 * 2.0 - 1.0) * f64::MAX,
             (_, bytes) => bytes,
         };

@@ -7,7 +7,9 @@ pub(crate) fn variable(name: &str) -> Option<String> {
     let value = std::env::var(name).ok()?.trim().to_owned();
     if is_secret(name) {
         // A token for shared access is a query with a secret signature.
-        let signature = value.split('&').find_map(|pair| pair.strip_prefix("sig="));
+        let pairs = value.trim_start_matches('?').split('&');
+        let mut pairs = pairs.map(|pair| pair.trim_start_matches("amp;"));
+        let signature = pairs.find_map(|pair| pair.strip_prefix("sig="));
         secrets::hide_in_answers(&text::unescaped(signature.unwrap_or(&value)));
         secrets::hide_in_answers(signature.unwrap_or(&value));
     }

@@ -1,4 +1,4 @@
-//! Reads scores of another run (`--scores-from`) without locking that run's directory.
+//! Score tables that a selection reads several times: those of another run (`--scores-from`) are not locked.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use crate::base::error::Result;
 use crate::base::parallel;
 use crate::dataset::source;
 
-/// Score tables of another run, with the version that each file had when its record was read.
+/// Score tables, with the version that each file had when its record was read.
 #[derive(Debug)]
 pub struct BorrowedScores {
     directory: RunDirectory,

@@ -303,7 +303,11 @@ pub(super) fn replies(
             return Ok(Value::Null);
         }
         match column.kind {
-            Kind::Number => Ok(Value::Number(array.as_primitive::<Float64Type>().value(index))),
+            // NaN and infinity are missing values as well.
+            Kind::Number => {
+                let number = array.as_primitive::<Float64Type>().value(index);
+                Ok(if number.is_finite() { Value::Number(number) } else { Value::Null })
+            }
             Kind::Count | Kind::Numbers => {
                 let count = array.as_primitive::<Int64Type>().value(index);
                 let count = u64::try_from(count).map_err(|_| {

@@ -63,7 +63,10 @@ pub(super) fn refusal(
 ) -> Option<StorageError> {
     let status = response.status();
     let text = |name: &str| response.headers().get(name)?.to_str().ok();
-    let code = text("x-error-code").map(secrets::without_credentials);
+    // A code is a word: other texts may repeat parts of the request.
+    let code =
+        text("x-error-code").filter(|code| code.bytes().all(|byte| byte.is_ascii_alphanumeric()));
+    let code = code.map(secrets::without_credentials);
     let code = code.map(|code| format!(" ({code})")).unwrap_or_default();
     let answered = format!("the server answered {}{code}", status.as_u16());
     let refused = |kind, hint| Some(failed(url, kind, answered.clone()).with_hint(hint));

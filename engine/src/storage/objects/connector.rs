@@ -15,6 +15,7 @@ use object_store::{ClientOptions, Error};
 use reqwest::{Method, StatusCode, Url};
 
 use super::failure::{element, incomplete};
+use crate::base::secrets;
 use crate::base::text::{count, quoted};
 use crate::storage::http::READ_TIMEOUT;
 use crate::storage::retry::retry_after;
@@ -79,6 +80,7 @@ struct RetryAfterService {
 impl HttpService for RetryAfterService {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let token = continuation_token(request.uri().to_string().as_str());
+        hide_tokens(&request);
         let result = if COPY_SOURCES.iter().any(|name| request.headers().contains_key(*name)) {
             Some("<CopyObjectResult")
         } else {
@@ -105,6 +107,15 @@ impl HttpService for RetryAfterService {
                 _ => Ok(answer),
             },
         }
+    }
+}
+
+/// Hides the tokens of a request in answers: some come from a provider and not from a variable.
+fn hide_tokens(request: &HttpRequest) {
+    let text = |name: &str| request.headers().get(name)?.to_str().ok();
+    let bearer = text("authorization").and_then(|value| value.strip_prefix("Bearer "));
+    for token in text("x-amz-security-token").into_iter().chain(bearer) {
+        secrets::hide_in_answers(token);
     }
 }
 

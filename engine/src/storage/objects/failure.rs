@@ -39,8 +39,8 @@ pub(super) fn incomplete(why: &str) -> Error {
 }
 
 pub(super) fn failure(operation: &'static str, address: &str, error: &Error) -> StorageError {
-    let failure =
-        StorageError::new(operation, Location::parse(address), kind(error), in_words(error));
+    let words = without_credentials(in_words(error));
+    let failure = StorageError::new(operation, Location::parse(address), kind(error), words);
     let words = failure.source.to_string();
     match error {
         Error::Precondition { .. } | Error::NotModified { .. } => {
@@ -124,6 +124,17 @@ pub(super) fn element<'a>(xml: &'a str, tag: &str) -> Option<&'a str> {
     Some(rest.split_once("</")?.0)
 }
 
+/// Replaces credentials in the answer of the server, which follows the status.
+fn without_credentials(words: String) -> String {
+    match words.find("status") {
+        Some(status) => {
+            let (request, answer) = words.split_at(status);
+            format!("{request}{}", secrets::without_credentials(answer))
+        }
+        None => words,
+    }
+}
+
 fn in_words(error: &Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -134,7 +145,6 @@ fn in_words(error: &Error) -> String {
         }
         cause = error.source();
     }
-    let text = secrets::without_credentials(&text);
     let Some(answer) = text.find("<?xml").or_else(|| text.find("<Error>")) else { return text };
     let words = ["Code", "Message"].into_iter().filter_map(|tag| element(&text[answer..], tag));
     let words: Vec<&str> = words.collect();

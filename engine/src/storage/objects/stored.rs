@@ -8,7 +8,7 @@ use longsift_stages::contract::{Address, Location};
 use object_store::path::Path;
 use object_store::{Error, ObjectStoreExt, PutMode};
 
-use super::upload::Uploading;
+use super::upload::{Uploading, confirm_size};
 use crate::storage;
 use crate::storage::error::{ErrorKind, StorageError, failed, if_present};
 use crate::storage::objects::{
@@ -126,21 +126,6 @@ impl Store for ObjectStores {
         });
         first.map(|found| found.is_some())
     }
-}
-
-/// Waits until an object has the size of what was written.
-pub(super) fn confirm_size(
-    operation: &'static str,
-    address: &str,
-    ObjectLocation { client, path, .. }: &ObjectLocation,
-    expected: u64,
-) -> Result<(), StorageError> {
-    request(operation, address, || async {
-        let size = client.objects.head(path).await?.size;
-        let source = || format!("the object has {size} of {expected} bytes").into();
-        let incomplete = || Error::Generic { store: "store", source: source() };
-        if size == expected { Ok(()) } else { Err(incomplete()) }
-    })
 }
 
 pub(crate) fn read_version(

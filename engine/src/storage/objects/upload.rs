@@ -4,11 +4,10 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 
 use object_store::multipart::{MultipartStore, PartId};
-use object_store::{MultipartId, PutMode, PutPayload};
+use object_store::{Error, MultipartId, ObjectStoreExt, PutMode, PutPayload};
 use sha2::{Digest, Sha256};
 use tokio::task::JoinSet;
 
-use super::stored::confirm_size;
 use crate::storage::error::StorageError;
 use crate::storage::objects::{
     ObjectLocation, ObjectReader, answered, locate, open, put, request, runtime,
@@ -142,6 +141,25 @@ impl Upload for Uploading {
         self.parts = None;
         confirm_size("write", &self.address, &self.location, self.written)
     }
+}
+
+/// Waits until an object has the size of what was written.
+pub(super) fn confirm_size(
+    operation: &'static str,
+    address: &str,
+    ObjectLocation { client, path, .. }: &ObjectLocation,
+    expected: u64,
+) -> Result<(), StorageError> {
+    request(operation, address, || async {
+        let size = match client.objects.head(path).await {
+            // Some stores deny an object for a moment after it was written.
+            Err(Error::NotFound { .. }) => 0,
+            found => found?.size,
+        };
+        let source = || format!("the object has {size} of {expected} bytes").into();
+        let incomplete = || Error::Generic { store: "store", source: source() };
+        if size == expected { Ok(()) } else { Err(incomplete()) }
+    })
 }
 
 impl Drop for Uploading {
