@@ -284,6 +284,25 @@ fn scores_changed_while_the_output_is_written_are_noticed() {
 }
 
 #[test]
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+fn a_run_whose_lock_was_replaced_commits_nothing() {
+    let workspace = workspace();
+    workspace.write("pipeline.yaml", pipeline().to_string());
+    let run = ["run", "pipeline.yaml", "-q"];
+    let mut paused =
+        workspace.start_paused(&run, &Pause { matching: "create out/.staging/", at: 1 });
+    paused.wait_for_pause();
+    let lock = workspace.path("out.run/lock");
+    let content = fs::read(&lock).unwrap();
+    fs::remove_file(&lock).unwrap();
+    fs::write(&lock, content).unwrap();
+    let answer = paused.resume().expect(4);
+    assert!(answer.stderr.contains("was removed, moved or replaced"), "{}", answer.stderr);
+    assert!(!workspace.path("out.run/manifest.json").exists());
+    workspace.longsift(&run).success();
+}
+
+#[test]
 fn a_fresh_selection_from_other_scores_replaces_damaged_data() {
     let workspace = workspace();
     workspace.run(&pipeline());
