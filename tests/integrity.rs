@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use parquet::arrow::ArrowWriter;
 
-use crate::support::faults::Pause;
+use crate::support::faults::{Pause, Paused};
 use crate::support::tables::{corpus, read_parquet, strings, table, texts, write_parquet};
 use crate::support::{Pipeline, Tiny, Workspace, copy_folder, count, demo_model, files_below};
 
@@ -20,6 +20,18 @@ fn workspace() -> Workspace {
 
 fn pipeline() -> Pipeline {
     Pipeline::tokens("model", 64)
+}
+
+const RUN: [&str; 3] = ["run", "pipeline.yaml", "-q"];
+
+/// A run that is paused before it writes its output.
+fn paused_before_output() -> (Workspace, Paused) {
+    let workspace = workspace();
+    workspace.write("pipeline.yaml", pipeline().to_string());
+    let pause = Pause { matching: "create out/.staging/", at: 1 };
+    let mut paused = workspace.start_paused(&RUN, &pause);
+    paused.wait_for_pause();
+    (workspace, paused)
 }
 
 /// Writes a file with uncompressed pages, so that bytes can be changed in place.
@@ -268,12 +280,7 @@ fn files_changed_within_an_interrupted_commit_are_read() {
 #[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
 fn scores_changed_while_the_output_is_written_are_noticed() {
-    let workspace = workspace();
-    workspace.write("pipeline.yaml", pipeline().to_string());
-    let run = ["run", "pipeline.yaml", "-q"];
-    let mut paused =
-        workspace.start_paused(&run, &Pause { matching: "create out/.staging/", at: 1 });
-    paused.wait_for_pause();
+    let (workspace, paused) = paused_before_output();
     let table = files_below(&workspace.path("out.run/scores")).remove(0);
     let mut bytes = fs::read(&table).unwrap();
     bytes[9] ^= 1;
@@ -286,12 +293,7 @@ fn scores_changed_while_the_output_is_written_are_noticed() {
 #[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
 fn a_run_whose_lock_was_replaced_commits_nothing() {
-    let workspace = workspace();
-    workspace.write("pipeline.yaml", pipeline().to_string());
-    let run = ["run", "pipeline.yaml", "-q"];
-    let mut paused =
-        workspace.start_paused(&run, &Pause { matching: "create out/.staging/", at: 1 });
-    paused.wait_for_pause();
+    let (workspace, paused) = paused_before_output();
     let lock = workspace.path("out.run/lock");
     let content = fs::read(&lock).unwrap();
     fs::remove_file(&lock).unwrap();
@@ -299,7 +301,7 @@ fn a_run_whose_lock_was_replaced_commits_nothing() {
     let answer = paused.resume().expect(4);
     assert!(answer.stderr.contains("was removed, moved or replaced"), "{}", answer.stderr);
     assert!(!workspace.path("out.run/manifest.json").exists());
-    workspace.longsift(&run).success();
+    workspace.longsift(&RUN).success();
 }
 
 #[test]

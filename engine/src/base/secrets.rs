@@ -89,16 +89,19 @@ static CREDENTIALS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// Hides a credential in answers of servers, verbatim and with the escapes of addresses.
 pub(crate) fn hide_in_answers(value: &str) {
+    let mut values = CREDENTIALS.lock().unwrap_or_else(PoisonError::into_inner);
+    // Tokens are passed with every request.
+    if value.len() < MIN_HIDDEN_BYTES || values.contains(value) {
+        return;
+    }
     let escape = |byte: u8| match byte {
-        b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
-        byte if byte.is_ascii_alphanumeric() => char::from(byte).to_string(),
+        b'-' | b'.' | b'_' | b'~' | b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => {
+            char::from(byte).to_string()
+        }
         byte => format!("%{byte:02X}"),
     };
-    if value.len() >= MIN_HIDDEN_BYTES {
-        let mut values = CREDENTIALS.lock().unwrap_or_else(PoisonError::into_inner);
-        values.insert(value.bytes().map(escape).collect());
-        values.insert(value.to_owned());
-    }
+    values.insert(value.bytes().map(escape).collect());
+    values.insert(value.to_owned());
 }
 
 /// Replaces credentials in an answer of a server.

@@ -64,7 +64,7 @@ impl RunLock {
     }
 }
 
-/// Fails if `path` is no longer the locked file: another run may have locked its successor.
+/// Fails if `path` and the locked file differ: another run may have locked a new file.
 fn check_in_place(locked: &File, path: &Path) -> Result<()> {
     let inode = |found: Metadata| (found.dev(), found.ino());
     let held = locked.metadata().map(inode).map_err(error::failed("read", path))?;

@@ -187,15 +187,18 @@ impl Manifest {
 
     /// Returns a digest of the names, sizes and times of the tables.
     pub fn state_of_tables(&self, directory: &RunDirectory) -> Result<String> {
-        let tables = self.tables(directory);
+        Self::state_of(directory, &self.tables(directory))
+    }
+
+    fn state_of(directory: &RunDirectory, tables: &[(PathBuf, &Part)]) -> Result<String> {
         let tables = tables.iter().map(|(folder, part)| (&*part.path, folder.join(&part.path)));
         directory.state_of(&tables.collect::<Vec<_>>())
     }
 
     /// Returns the path of a table that was changed after the commit.
     fn changed_table(&self, directory: &RunDirectory) -> Result<Option<PathBuf>> {
-        let is_recorded = directory.recorded_states()?[1] == self.state_of_tables(directory)?;
         let tables = self.tables(directory);
+        let is_recorded = directory.recorded_states()?[1] == Self::state_of(directory, &tables)?;
         let original = parallel::in_order(tables.len(), directory.concurrency(1), |index| {
             let (folder, part) = &tables[index];
             Ok(part.is_original(folder, is_recorded)?)

@@ -1,6 +1,6 @@
 //! HTTP connector of the stores' clients. Records `Retry-After` and detects what the clients ignore: lists that continue
-//! without a continuation token, and failures with the status of success. Redirects are not followed: a request is signed for one server, and its headers
-//! contain credentials.
+//! without a continuation token, and failures with the status of success. Redirects are not followed: a request is signed
+//! for one server, and its headers contain credentials.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -100,12 +100,11 @@ impl HttpService for RetryAfterService {
         let requested = retry_after(text);
         // Credentials are also requested outside attempts.
         let _ = RETRY_AFTER.try_with(|recorded| recorded.set(requested));
-        match token {
-            Some(token) if answer.status().is_success() => check_list(answer, &token).await,
-            _ => match result {
-                Some(result) if answer.status().is_success() => check_result(answer, result).await,
-                _ => Ok(answer),
-            },
+        match (token, result) {
+            _ if !answer.status().is_success() => Ok(answer),
+            (Some(token), _) => check_list(answer, &token).await,
+            (None, Some(result)) => check_result(answer, result).await,
+            (None, None) => Ok(answer),
         }
     }
 }

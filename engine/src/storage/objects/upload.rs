@@ -143,7 +143,7 @@ impl Upload for Uploading {
     }
 }
 
-/// Waits until an object has the size of what was written.
+/// Waits until an object has the expected size in bytes.
 pub(super) fn confirm_size(
     operation: &'static str,
     address: &str,
