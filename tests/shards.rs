@@ -221,6 +221,22 @@ fn units_scored_meanwhile_by_others_are_not_reopened() {
 
 #[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+fn a_unit_that_another_process_commits_while_it_is_scored_counts_once() {
+    let workspace = workload();
+    let pause = Pause { matching: "write out.run/scores", at: 1 };
+    let mut late = workspace.start_paused(&shard_arguments("0/1"), &pause);
+    late.wait_for_pause();
+    assert_eq!(score(&workspace, "0/1")["shard"]["units_scored"], 11);
+    let units = workspace.hashes(&["out.run/units"]);
+    let shard = late.resume().success().summary()["shard"].clone();
+    assert_eq!((&shard["units_scored"], &shard["units_by_others"]), (&json!(0), &json!(11)));
+    assert_eq!(workspace.hashes(&["out.run/units"]), units);
+    assert_eq!(events(&workspace, "unit_scored").len(), 11);
+    select_as_one_process(&workspace);
+}
+
+#[test]
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
 fn a_killed_shard_is_finished_by_the_same_command() {
     let workspace = workload();
     workspace.run_until_killed(&shard_arguments("0/2"), RECORD, 3);

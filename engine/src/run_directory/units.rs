@@ -286,11 +286,19 @@ pub fn read(directory: &RunDirectory, path: &Path) -> Result<Option<UnitRecord>>
 }
 
 /// Removes the record of a unit whose tables with this name will be replaced, so that a run killed in between scores the unit
-/// again.
-pub fn remove_record(directory: &RunDirectory, unit: &str, files_name: &str) -> Result<()> {
-    let path = record_path(directory, unit);
-    let before = read(directory, &path)?;
-    if before.is_some_and(|before| before.scores.path == scores_path(files_name)) {
+/// again. A record that serves stays: another process committed it meanwhile, and its tables have the same bytes.
+pub fn remove_record(
+    directory: &RunDirectory,
+    dataset: &Dataset,
+    unit: &WorkUnit,
+    wanted: &Fingerprints,
+    files_name: &str,
+) -> Result<()> {
+    let path = record_path(directory, &unit.name());
+    let replaced = read(directory, &path)?
+        .is_some_and(|before| before.scores.path == scores_path(files_name))
+        && usable_record(directory, dataset, unit, |before| before.serves(wanted))?.is_none();
+    if replaced {
         files::remove_file(&path)?;
     }
     Ok(())

@@ -377,7 +377,8 @@ impl<'a> OpenUnit<'a> {
         }
         let mut programs = context.plan.programs.iter();
         programs.try_for_each(|program| context.programs.check_unedited(program))?;
-        units::remove_record(context.directory, &unit.name(), &files_name)?;
+        let dataset = &context.plan.dataset;
+        units::remove_record(context.directory, dataset, unit, context.wanted, &files_name)?;
         let scores = Part::new(units::scores_path(&files_name), &self.scores.finish()?);
         let dropped = dropped::write(
             &context.directory.root,
@@ -386,8 +387,7 @@ impl<'a> OpenUnit<'a> {
             &self.dropped,
         )?;
         let path = format!("quarantine/part-{files_name}.parquet");
-        let quarantine =
-            quarantine::write(context.directory, path, &context.plan.dataset, unit, &bad, lost)?;
+        let quarantine = quarantine::write(context.directory, path, dataset, unit, &bad, lost)?;
         let measured_by = |(MeasureColumns { measure, .. }, by): (&MeasureColumns, MeasuredBy)| {
             let quarantined = bad.iter().filter(|bad| bad.stage == *measure).count() as u64;
             (measure.clone(), MeasuredBy { quarantined, ..by })
@@ -404,7 +404,7 @@ impl<'a> OpenUnit<'a> {
             file: unit.file_path.clone(),
             row_groups: (unit.row_groups.start, unit.row_groups.end),
             first_row: unit.first_row,
-            input: units::identity(&context.plan.dataset, unit),
+            input: units::identity(dataset, unit),
             windows: context.wanted.windows.clone(),
             measures: measures.chain(retained).collect(),
             counts,
@@ -417,13 +417,7 @@ impl<'a> OpenUnit<'a> {
             let message = format!("{}: {violation}", unit.file_path);
             return Err(Diagnostic::error(Blame::Bug, message).into());
         }
-        match units::commit(
-            context.directory,
-            &context.plan.dataset,
-            unit,
-            context.wanted,
-            &record,
-        )? {
+        match units::commit(context.directory, dataset, unit, context.wanted, &record)? {
             Some(earlier) => Ok((earlier, true)),
             None => Ok((record, false)),
         }

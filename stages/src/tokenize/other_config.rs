@@ -44,7 +44,8 @@ pub(super) fn differences(
             .to_owned()
     });
     let prefix = prefix_space(&config, tokenizer);
-    let of_tokens = tokens.into_iter().chain(flags).chain(splits);
+    let llama = llama_prefix(folder, &config, tokenizer);
+    let of_tokens = tokens.into_iter().chain(flags).chain(splits).chain(llama);
     Ok(of_tokens.chain(prefix).chain(bert_normalizer(&config, tokenizer)).collect())
 }
 
@@ -123,12 +124,38 @@ fn flags(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<String> {
     })
 }
 
+fn class(config: &Map<String, Value>) -> &str {
+    config.get("tokenizer_class").and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Describes the other blanks of `LlamaTokenizer` in transformers 5, which replaces the `Prepend` step of a `tokenizer.json`
+/// with a pre-tokenizer, if `config.json` names a Llama model or no model.
+fn llama_prefix(
+    folder: &Path,
+    config: &Map<String, Value>,
+    tokenizer: &Tokenizer,
+) -> Option<String> {
+    let class = class(config);
+    let model = read_small_file(&folder.join("config.json"), MAX_CONFIG_BYTES).ok();
+    let model: Option<Map<String, Value>> =
+        model.and_then(|json| serde_json::from_slice(&json).ok());
+    let model = model.and_then(|model| model.get("model_type").cloned());
+    let replaced = model.is_none_or(|model| model == "llama")
+        && normalizer_prefix(class, tokenizer) == Some(true);
+    replaced.then(|| {
+        format!(
+            "`tokenizer_config.json` names the class `{class}`, for which transformers 5 replaces the `Prepend` step of \
+             `tokenizer.json`: there, texts that begin with a blank or follow a special token can get other ids"
+        )
+    })
+}
+
 /// Describes a difference between the settings and the tokenizer in putting a blank before a text.
 fn prefix_space(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<String> {
     let wanted = config.get("add_prefix_space")?.as_bool()?;
     let first = tokenizer.get_pre_tokenizer().and_then(|first| serde_json::to_value(first).ok());
     // Only classes of a model build the steps of a sequence again.
-    let class = config.get("tokenizer_class").and_then(Value::as_str).unwrap_or_default();
+    let class = class(config);
     let steps = first.as_ref().and_then(|first| first.get("pretokenizers")?.as_array());
     let steps = steps.filter(|_| !class.is_empty() && !GENERAL_CLASSES.contains(&class));
     let adds = |step: &Value| match step.get("prepend_scheme").and_then(Value::as_str) {
@@ -246,19 +273,38 @@ mod tests {
         let replace = json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"});
         let prepend = json!({"type": "Prepend", "prepend": "▁"});
         let both = json!({"type": "Sequence", "normalizers": [prepend, replace]});
-        for (normalizer, class, wanted, differ) in [
-            (&both, "LlamaTokenizerFast", false, true),
-            (&both, "LlamaTokenizerFast", true, false),
-            (&replace, "LlamaTokenizer", true, true),
-            (&replace, "LlamaTokenizer", false, false),
-            (&both, "PreTrainedTokenizerFast", false, false),
+        for (normalizer, class, wanted, named) in [
+            (&both, "LlamaTokenizerFast", false, &["`Prepend`", "`add_prefix_space: false`"][..]),
+            (&both, "LlamaTokenizerFast", true, &["`Prepend`"]),
+            (&replace, "LlamaTokenizer", true, &["`add_prefix_space: true`"]),
+            (&replace, "LlamaTokenizer", false, &[]),
+            (&both, "PreTrainedTokenizerFast", false, &[]),
         ] {
             let mut tokenizer = tokenizer();
             tokenizer["pre_tokenizer"] = Value::Null;
             tokenizer["normalizer"] = normalizer.clone();
             let config = json!({"tokenizer_class": class, "add_prefix_space": wanted});
             let found = differences_of(&tokenizer, &config);
-            assert_eq!(!found.is_empty(), differ, "{normalizer} {class} {wanted}: {found:?}");
+            assert_eq!(found.len(), named.len(), "{normalizer} {class} {wanted}: {found:?}");
+            assert!(
+                found.iter().zip(named).all(|(found, named)| found.contains(named)),
+                "{found:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn other_blanks_of_llama_are_named_for_models_of_llama_only() {
+        for (model, named) in [("llama", 1), ("mistral", 0)] {
+            let folder = tempfile::tempdir().unwrap();
+            let config = json!({"tokenizer_class": "LlamaTokenizer"});
+            fs::write(folder.path().join("tokenizer_config.json"), config.to_string()).unwrap();
+            let config = json!({"model_type": model});
+            fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+            let mut own = tokenizer();
+            own["normalizer"] = json!({"type": "Prepend", "prepend": "▁"});
+            let tokenizer = Tokenizer::from_bytes(own.to_string()).unwrap();
+            assert_eq!(differences(folder.path(), &tokenizer).unwrap().len(), named, "{model}");
         }
     }
 
