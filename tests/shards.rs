@@ -237,6 +237,35 @@ fn a_unit_that_another_process_commits_while_it_is_scored_counts_once() {
 
 #[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+fn parts_of_tables_that_were_replaced_are_not_used() {
+    let workspace = workload();
+    let original = fs::read_to_string(workspace.path("pipeline.yaml")).unwrap();
+    let changed = original.replace(
+        "stage: first-layer-attention",
+        "stage: first-layer-attention, min_distance_tokens: 2",
+    );
+    assert_ne!(changed, original);
+    workspace.write("other.yaml", &changed);
+    let remeasure = |pipeline: &'static str| {
+        ["run", pipeline, "--phase", "score", "--remeasure", "first-layer-attention"]
+    };
+    score(&workspace, "0/1");
+    let pause = Pause { matching: "write out/.written", at: 2 };
+    let mut writer = workspace.start_paused(&write_arguments("0/1"), &pause);
+    writer.wait_for_pause();
+    workspace.longsift(&remeasure("other.yaml")).success();
+    let refused = writer.resume().expect(4);
+    assert!(
+        refused.stderr.contains("were replaced while this run read them"),
+        "{}",
+        refused.stderr
+    );
+    workspace.longsift(&remeasure("pipeline.yaml")).success();
+    select_as_one_process(&workspace);
+}
+
+#[test]
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
 fn a_killed_shard_is_finished_by_the_same_command() {
     let workspace = workload();
     workspace.run_until_killed(&shard_arguments("0/2"), RECORD, 3);

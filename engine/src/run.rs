@@ -147,7 +147,7 @@ pub fn run(
         let _shared = directory.lock_shared()?;
         return match options.phase {
             Phase::Score => run.score_shard(options),
-            _ => run.write_shard(options),
+            _ => run.write_shard(options).or_else(|failure| run.tables_changed(failure)),
         };
     }
     let run_lock = directory.lock_exclusive()?;
@@ -166,10 +166,7 @@ pub fn run(
             directory.fresh().root.display()
         );
     }
-    // If another run replaces the borrowed scores meanwhile, reading them can look like corruption.
-    if let (Err(_), Some(borrowed)) = (&done, &run.borrowed) {
-        borrowed.check()?;
-    }
+    let done = done.or_else(|failure| run.tables_changed(failure));
     // Concurrent writes of another process can look like corruption or foreign files, so recheck the lock.
     let suspicious = [Blame::Data, Blame::Pipeline].map(Blame::exit_code);
     if done.as_ref().is_err_and(|failure| suspicious.contains(&failure.exit_code())) {
@@ -260,15 +257,29 @@ impl Run<'_> {
             reopen::reopen_for_measures(plan, &self.scores, &valid, wanted, true)?;
         }
         let scored = self.score(valid, wanted, true)?;
-        if self.borrowed.is_none() {
-            let records: Vec<&UnitRecord> = scored.records.iter().collect();
-            self.borrowed = Some(BorrowedScores::new(&self.scores, &records)?);
-        }
+        self.note_tables(&scored.records)?;
         self.progress.phase("select", 1);
         let selection = self.progress.timed("score", || {
             select::select(plan, &self.scores, &scored.records, &lock.identity, self.stop)
         })?;
         self.write(lock, &scored, selection, run_lock)
+    }
+
+    /// Notes the versions of the score tables before the selection reads them.
+    fn note_tables(&mut self, records: &[UnitRecord]) -> Result<()> {
+        if self.borrowed.is_none() {
+            let records: Vec<&UnitRecord> = records.iter().collect();
+            self.borrowed = Some(BorrowedScores::new(&self.scores, &records)?);
+        }
+        Ok(())
+    }
+
+    /// Returns the failure of a run, or that its score tables were replaced, which can look like corruption.
+    fn tables_changed<T>(&self, failure: Failure) -> Result<T> {
+        match self.borrowed.as_ref().map(BorrowedScores::check) {
+            Some(Err(replaced)) => Err(replaced),
+            _ => Err(failure),
+        }
     }
 
     /// Records why a run failed or was stopped, for `longsift status`, or that the run after it did not fail.

@@ -28,6 +28,7 @@ use crate::dataset::input_file::InputFile;
 use crate::dataset::units::WorkUnit;
 use crate::dataset::{labels, row_bytes, rows};
 use crate::plan::Plan;
+use crate::run_directory::borrowed::BorrowedScores;
 use crate::run_directory::dropped::{self, DroppedRow};
 use crate::run_directory::layout::{PartFolders, RunDirectory};
 use crate::run_directory::quarantine;
@@ -61,6 +62,8 @@ pub struct Writer<'a> {
     /// One record per unit.
     pub records: &'a [UnitRecord],
     pub selection: &'a Selection,
+    /// Versions of the score tables that the selection was made from.
+    pub tables: Option<&'a BorrowedScores>,
     /// Folders for the parts of this selection that shards of the write phase write.
     pub written: PartFolders,
     pub stop: &'a Stop,

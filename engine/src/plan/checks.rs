@@ -1,7 +1,6 @@
 //! Checks of a pipeline whose input, model and tokenizer are open.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use longsift_kernels::{ElementType, Kernel};
@@ -129,11 +128,15 @@ pub(super) fn output_paths(directory: &RunDirectory, found: &mut Findings<'_>) {
                 problems.push(problem(message, "move it away, or choose another `output.path`"));
             }
         }
-        let device = |folder: &Path| status(folder).map(|status| status.dev());
-        if device(around).zip(device(&folder)).is_some_and(|(outer, inner)| outer != inner) {
+        if files::mount(around)
+            .zip(files::mount(&folder))
+            .is_some_and(|(outer, inner)| outer != inner)
+        {
             let name = folder.file_name().unwrap_or_default().to_string_lossy();
-            let message =
-                format!("`{}` is on a different file system from its parent", folder.display());
+            let message = format!(
+                "`{}` is on a different file system or mount from its parent",
+                folder.display()
+            );
             let hint = format!("link or mount its parent instead of `{name}`");
             problems.push(problem(message, &hint));
         }

@@ -109,6 +109,7 @@ impl Run<'_> {
             scores: &self.scores,
             records,
             selection,
+            tables: self.borrowed.as_ref(),
             written: self.directory.written_folders(written),
             stop: self.stop,
         }

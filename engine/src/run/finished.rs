@@ -126,10 +126,13 @@ fn known_digests(plan: &Plan, before: Option<&PipelineLock>) -> Result<Digests> 
     Digests::new(plan, weights, whole_models.collect())
 }
 
-/// Returns the data files that runs of this directory wrote. A fresh start ignores a damaged manifest.
+/// Returns the data files that runs of this directory wrote. A fresh start ignores a damaged manifest, and a commit that cannot be
+/// finished may have moved its files.
 pub(super) fn data_files(directory: &RunDirectory, fresh: bool) -> Result<Vec<Part>> {
     if fresh {
-        return Manifest::data_of_any_version(directory);
+        let mut files = Manifest::data_of_any_version(directory)?;
+        files.extend(commit::data_of_intent(directory)?);
+        return Ok(files);
     }
     Ok(Manifest::read(directory)?.map_or(Vec::new(), |manifest| manifest.data))
 }

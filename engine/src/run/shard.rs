@@ -104,7 +104,7 @@ impl Run<'_> {
     }
 
     /// Writes the kept samples of the units of `options.write_shard`. Every process computes the same selection.
-    pub(super) fn write_shard(mut self, options: &RunOptions) -> Result<RunOutcome> {
+    pub(super) fn write_shard(&mut self, options: &RunOptions) -> Result<RunOutcome> {
         let plan = self.plan;
         let own_shard = options.write_shard.unwrap_or(Shard::WHOLE);
         let shards = shard::shards_of(&plan.units, own_shard.count);
@@ -129,18 +129,19 @@ impl Run<'_> {
         }
         plan.check_output()?;
         let scored = score::reuse(plan, &self.scores, valid, self.progress)?;
+        self.note_tables(&scored.records)?;
         self.progress.phase("select", 1);
         let selection =
             select::select(plan, &self.scores, &scored.records, &lock.identity, self.stop)?;
+        if let Some(borrowed) = &self.borrowed {
+            borrowed.check()?;
+        }
         self.progress.phase("write", own.len() as u64);
         let fingerprint = selection_fingerprint(plan, &lock.identity, &scored.records);
         let writer = self.writer(&scored.records, &selection, &fingerprint);
         let done = writer.write_shard(own_shard, |_| self.progress.steps(1))?;
         shard.units = done.written + done.before;
         (shard.units_written, shard.units_reused) = (done.written, done.before);
-        if let Some(borrowed) = &self.borrowed {
-            borrowed.check()?;
-        }
         events::append_shared(self.directory, "shard_written", json!({ "shard": shard }))?;
         let status = if done.written > 0 { "written" } else { "nothing_to_do" };
         let mut summary =

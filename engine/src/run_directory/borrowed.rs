@@ -1,5 +1,6 @@
 //! Score tables that a selection reads several times: those of another run (`--scores-from`) are not locked.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::layout::RunDirectory;
@@ -13,7 +14,7 @@ use crate::dataset::source;
 #[derive(Debug)]
 pub struct BorrowedScores {
     directory: RunDirectory,
-    files: Vec<(PathBuf, String)>,
+    versions: BTreeMap<PathBuf, String>,
 }
 
 impl BorrowedScores {
@@ -22,24 +23,32 @@ impl BorrowedScores {
     /// The caller must read the records again afterwards: a run does not replace the files of a committed selection before its
     /// next commit, so a record that still exists belongs to these versions.
     pub fn new(directory: &RunDirectory, records: &[&UnitRecord]) -> Result<Self> {
-        let parts = records.iter().flat_map(|record| record.parts());
-        let paths: Vec<PathBuf> = parts.map(|part| directory.root.join(&part.path)).collect();
+        let paths = paths(directory, records.iter().copied());
         let versions = parallel::in_order(paths.len(), directory.concurrency(1), |index| {
             Ok(source::version(&paths[index])?)
         })?;
-        Ok(Self { directory: directory.clone(), files: paths.into_iter().zip(versions).collect() })
+        let versions = paths.into_iter().zip(versions).collect();
+        Ok(Self { directory: directory.clone(), versions })
     }
 
     /// Checks that every file still has the noted version: otherwise, data read since may mix two versions.
     pub fn check(&self) -> Result<()> {
+        self.check_files(&self.versions.keys().cloned().collect::<Vec<_>>())
+    }
+
+    /// Checks the files of some of the records.
+    pub fn check_records(&self, records: &[UnitRecord]) -> Result<()> {
+        self.check_files(&paths(&self.directory, records))
+    }
+
+    fn check_files(&self, paths: &[PathBuf]) -> Result<()> {
         let concurrency = self.directory.concurrency(1);
-        let same = parallel::in_order(self.files.len(), concurrency, |index| {
-            let (path, version) = &self.files[index];
-            Ok(source::version(path).is_ok_and(|now| now == *version))
+        let same = parallel::in_order(paths.len(), concurrency, |index| {
+            Ok(source::version(&paths[index]).ok().as_ref() == self.versions.get(&paths[index]))
         })?;
         match same.iter().position(|same| !same) {
             None => Ok(()),
-            Some(changed) => Err(self.changed(&self.files[changed].0.display().to_string())),
+            Some(changed) => Err(self.changed(&paths[changed].display().to_string())),
         }
     }
 
@@ -52,6 +61,14 @@ impl BorrowedScores {
             .hint("run again when no other process uses that run directory")
             .into()
     }
+}
+
+fn paths<'r>(
+    directory: &RunDirectory,
+    records: impl IntoIterator<Item = &'r UnitRecord>,
+) -> Vec<PathBuf> {
+    let parts = records.into_iter().flat_map(UnitRecord::parts);
+    parts.map(|part| directory.root.join(&part.path)).collect()
 }
 
 #[cfg(test)]
@@ -79,6 +96,7 @@ mod tests {
         fs::write(&path, "scores").unwrap();
         let borrowed = BorrowedScores::new(&directory, &[&record]).unwrap();
         borrowed.check().unwrap();
+        borrowed.check_records(std::slice::from_ref(&record)).unwrap();
         let time = fs::metadata(&path).unwrap().modified().unwrap();
         let other = directory.scores().join("other");
         fs::write(&other, "scores").unwrap();
@@ -87,6 +105,7 @@ mod tests {
         let refused = borrowed.check().unwrap_err();
         assert_eq!(refused.exit_code(), 4);
         assert!(refused.to_string().contains("part-u.parquet"), "{refused}");
+        assert!(borrowed.check_records(&[record]).is_err());
         fs::remove_file(&path).unwrap();
         assert!(borrowed.check().is_err());
     }

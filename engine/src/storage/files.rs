@@ -182,6 +182,21 @@ pub fn entry(path: &Path) -> Result<Option<FolderEntry>, StorageError> {
     read().map_err(failed("read", path))
 }
 
+/// Returns what identifies the file system and the mount of a folder, between which no file can be renamed; `None` if it does
+/// not exist. Two mounts of a file system are distinguished on Linux only.
+pub fn mount(folder: &Path) -> Option<(u64, u64)> {
+    let device = folder.metadata().ok()?.dev();
+    #[cfg(target_os = "linux")]
+    let mount = {
+        use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+        // 0 on kernels before 5.8.
+        statx(CWD, folder, AtFlags::empty(), StatxFlags::MNT_ID).map_or(0, |of| of.stx_mnt_id)
+    };
+    #[cfg(not(target_os = "linux"))]
+    let mount = 0;
+    Some((device, mount))
+}
+
 /// Returns the path without links, `.` and `..`; an address is returned unchanged.
 pub fn canonical(path: &Path) -> Result<PathBuf, StorageError> {
     if is_address(path) {

@@ -51,6 +51,9 @@ impl Writer<'_> {
                 return Ok((false, staged.outcomes));
             }
             let staged = self.stage_range(range, &format, &self.written, &each)?;
+            if let Some(tables) = self.tables {
+                tables.check_records(&self.records[range.units.clone()])?;
+            }
             let record = seal::sealed(&staged).to_string();
             atomic::write_atomic(&self.record(range), record.as_bytes())?;
             Ok((true, staged.outcomes))

@@ -5,7 +5,6 @@
 //! selections.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
@@ -20,6 +19,7 @@ use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::Manifest;
 use crate::run_directory::units::{Part, UnitRecord};
 use crate::storage::error::ErrorKind;
+use crate::storage::files::FileDigest;
 use crate::storage::store::is_address;
 use crate::storage::{atomic, files};
 
@@ -123,10 +123,9 @@ fn check_folders(directory: &RunDirectory, intent: &Intent) -> Result<()> {
                     .hint("the previous output is unchanged; allow it, and run again")
             })?;
         }
-        let device = |folder: &Path| folder.metadata().ok().map(|of| of.dev());
-        if let Some(from) = from.filter(|from| device(from) != device(&to)) {
+        if let Some(from) = from.filter(|from| files::mount(from) != files::mount(&to)) {
             let message = format!(
-                "`{}` and `{}` are on different file systems",
+                "`{}` and `{}` are on different file systems or mounts",
                 from.display(),
                 to.display()
             );
@@ -146,6 +145,21 @@ pub fn read_intent(directory: &RunDirectory) -> Result<Option<Intent>> {
         wrong_intent(directory, &format!("cannot be read: {error}"), hint)
     })?;
     Ok(Some(intent))
+}
+
+/// Returns the data files that an intent moves into place, without sizes or digests; none if it is damaged.
+pub fn data_of_intent(directory: &RunDirectory) -> Result<Vec<Part>> {
+    let intent: Option<Intent> = directory.read_json(&directory.intent())?;
+    let renames = intent.map_or(Vec::new(), |intent| intent.renames);
+    let is_inside =
+        |name: &Path| name.components().all(|part| matches!(part, Component::Normal(_)));
+    let name = |(_, to): &(_, CommitPath)| {
+        let path = to.resolve(directory);
+        let name = path.strip_prefix(directory.data()).ok().filter(|name| is_inside(name))?;
+        let empty = FileDigest { bytes: 0, sha256: String::new() };
+        Some(Part::without_rows(name.to_str()?, empty))
+    };
+    Ok(renames.iter().filter_map(name).collect())
 }
 
 fn wrong_intent(directory: &RunDirectory, why: &str, hint: &str) -> Diagnostic {
