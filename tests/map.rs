@@ -423,31 +423,42 @@ fn a_map_of_a_run_refuses_a_document_that_has_changed() {
 #[test]
 fn a_map_of_a_run_refuses_another_tokenizer_or_model() {
     let texts = ["harbour ", "keeper ", "lamp "].map(|word| word.repeat(200));
-    for (file, says) in [
-        ("tokenizer.json", "the tokenizer has changed since the run"),
-        ("model.safetensors", "the model has changed since the run"),
+    for (file, says, tokens_code) in [
+        ("tokenizer.json", "tokenizer: ", 3),
+        ("model.safetensors", "first-layer-attention: weights: ", 0),
+        ("config.json", "first-layer-attention: layer: ", 0),
+        ("tokenizer_config.json", "bos_id: ", 3),
     ] {
         let workspace = text_workspace(&texts);
         copy_folder(&demo_model(), &workspace.path("own"));
         let pipeline = fs::read_to_string(workspace.path("pipeline.yaml")).unwrap();
         let pipeline = pipeline.replace(demo_model().to_str().unwrap(), "own");
-        workspace.write("pipeline.yaml", pipeline);
+        workspace.write("pipeline.yaml", pipeline.replace("bos: 0", "bos: 1"));
         workspace.longsift(&["run", "pipeline.yaml", "-q"]).success();
         let of_run = ["map", "out.run", "--document", "d1"];
         workspace.longsift(&of_run).success();
         let path = workspace.path(&format!("own/{file}"));
         let mut bytes = fs::read(&path).unwrap();
-        if file == "tokenizer.json" {
-            bytes.push(b'\n');
-        } else {
-            let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-            bytes[8 + header..].iter_mut().skip(1).step_by(2).for_each(|byte| *byte ^= 0x80);
+        let replace = |from: &str, to: &str| {
+            let text = fs::read_to_string(&path).unwrap();
+            assert!(text.contains(from), "{text}");
+            text.replacen(from, to, 1).into_bytes()
+        };
+        match file {
+            "tokenizer.json" => bytes.push(b'\n'),
+            "tokenizer_config.json" => bytes = replace("<bos>", "<eos>"),
+            "config.json" => bytes = replace("100000.0", "50000.0"),
+            _ => {
+                let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+                bytes[8 + header..].iter_mut().skip(1).step_by(2).for_each(|byte| *byte ^= 0x80);
+            }
         }
         fs::write(&path, bytes).unwrap();
         let refused = workspace.longsift(&of_run).expect(3).stderr;
+        assert!(refused.contains("has changed since the run scored its documents"), "{refused}");
         assert!(refused.contains(says), "{file}: {refused}");
         let tokens = workspace.longsift(&["tokens", "out.run", "-q"]);
-        assert_eq!(tokens.code, if file == "tokenizer.json" { 3 } else { 0 }, "{}", tokens.stderr);
+        assert_eq!(tokens.code, tokens_code, "{file}: {}", tokens.stderr);
     }
 }
 

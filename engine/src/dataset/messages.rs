@@ -54,15 +54,23 @@ pub(crate) fn messages_of_row(
     if messages.is_empty() { Err(none("the conversation has no messages")) } else { Ok(messages) }
 }
 
-/// Returns the names of the fields of messages that [`messages_of_row`] does not read.
+/// Returns the names of the fields of messages, and of parts of their content, that [`messages_of_row`] does not read.
 pub(crate) fn unread_fields(dataset: &Dataset, column: &str) -> Result<Vec<String>, DataProblem> {
     let field = dataset.schema.field(dataset.check_messages_column(column)?);
     let (role, content) =
         field_names(field.data_type()).ok_or_else(|| dataset.no_column(column))?;
     let fields =
         types::list_item(field.data_type()).map(|item| types::child_fields(item.data_type()));
-    let names = fields.into_iter().flatten().map(|field| field.name().clone());
-    Ok(names.filter(|name| name != role && name != content).collect())
+    let fields: Vec<_> = fields.into_iter().flatten().collect();
+    let names = fields.iter().map(|field| field.name().clone());
+    let mut names: Vec<String> = names.filter(|name| name != role && name != content).collect();
+    let parts = fields.iter().find(|field| field.name() == content);
+    if let Some(part) = parts.and_then(|content| types::list_item(content.data_type())) {
+        let fields = types::child_fields(part.data_type()).iter().map(|field| field.name());
+        let fields = fields.filter(|name| *name != PART);
+        names.extend(fields.map(|name| format!("{name} of parts of {content}")));
+    }
+    Ok(names)
 }
 
 fn field_names(data_type: &DataType) -> Option<(&'static str, &'static str)> {

@@ -7,18 +7,22 @@ use arrow_array::RecordBatch;
 
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
+use crate::base::stop::Stop;
 use crate::base::text::{count, quoted};
 use crate::dataset::documents::{Document, content_hash, document_contents, id_of_row};
 use crate::dataset::labels::read_labels;
 use crate::dataset::rows::read_row;
 use crate::plan::Plan;
-use crate::plan::identity::{Digests, identity};
+use crate::plan::attention::Attention;
+use crate::plan::identity::{Digests, identity, whole_model_digests};
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::Manifest;
 use crate::run_directory::scores;
 use crate::run_directory::units::UnitRecord;
 
 const MAX_LOCATIONS: usize = 3;
+/// Facts of a measure that come from the files of a model.
+const MODEL_FACTS: [&str; 4] = ["weights", "layer", "model", "model_weights"];
 
 /// A finished run whose input is read again.
 pub(super) struct FinishedRun {
@@ -44,36 +48,49 @@ impl FinishedRun {
         Ok(Self { directory: directory.clone(), manifest, scores })
     }
 
-    /// Fails if the plan has another tokenizer than the run.
+    /// Fails if the plan has another tokenizer than the run, or files name another first token. Settings may differ.
     pub(super) fn check_tokenizer(&self, plan: &Plan) -> Result<()> {
-        let now = identity(plan, &Digests::new(plan, None, BTreeMap::new())?);
-        let then = &self.manifest.lock.identity;
-        if now.windows.get("tokenizer") == then.windows.get("tokenizer") {
-            return Ok(());
-        }
-        let message = "the tokenizer has changed since the run scored its documents";
-        let hint =
-            "name the pipeline file instead of the run directory to use the present tokenizer";
-        Err(Diagnostic::error(Blame::Data, message).hint(hint).into())
+        self.check_files(plan, &Digests::new(plan, None, BTreeMap::new())?, &[])
     }
 
-    /// Fails if the first layer of the plan has other weights than that of the run. Reads the weights if their files have other times.
-    pub(super) fn check_weights(&self, plan: &Plan) -> Result<()> {
+    /// Fails if the plan has another tokenizer or other models than the run. Reads weights if their files have other times.
+    pub(super) fn check_tokenizer_and_models(&self, plan: &Plan) -> Result<()> {
         let lock = &self.manifest.lock;
-        let then = lock.identity.find_in_measures("weights").and_then(|digest| digest.as_str());
-        let (Some(attention), Some(then)) = (&plan.attention, then) else { return Ok(()) };
-        let recorded = lock.model.as_ref();
-        let known = recorded.and_then(|model| model.weights_of(&attention.model.identity()));
-        let now = match known {
-            Some(weights) => weights,
-            None => plan.open_table(attention, &|_, _| {})?.weights_digest,
+        let weights_of = |attention: &Attention| {
+            let recorded = lock.model.as_ref();
+            match recorded.and_then(|model| model.weights_of(&attention.model.identity())) {
+                Some(weights) => Ok(weights),
+                None => Ok(plan.open_table(attention, &|_, _| {})?.weights_digest),
+            }
         };
-        if now == then {
+        let weights: Option<Result<String>> = plan.attention.as_ref().map(weights_of);
+        let whole = whole_model_digests(&plan.whole_models, &lock.whole_models, &Stop::global())?;
+        self.check_files(plan, &Digests::new(plan, weights.transpose()?, whole)?, &MODEL_FACTS)
+    }
+
+    /// Compares the facts of the run's windows and measures that come from files.
+    fn check_files(&self, plan: &Plan, digests: &Digests, of_measures: &[&str]) -> Result<()> {
+        let (now, then) = (identity(plan, digests), &self.manifest.lock.identity);
+        let is_token_set = plan.spec.tokenize().bos.is_some();
+        let mut changes = now.windows.differences(&then.windows);
+        changes.retain(|line| match line.split_once(": ") {
+            Some(("tokenizer", _)) => true,
+            Some(("bos", _)) => !is_token_set,
+            Some(("bos_id", values)) => !values.contains("null"),
+            _ => false,
+        });
+        for (name, lines) in now.changed_measures(then) {
+            let is_of_file = |line: &&String| {
+                of_measures.iter().any(|fact| line.starts_with(&format!("{fact}: ")))
+            };
+            changes.extend(lines.iter().filter(is_of_file).map(|line| format!("{name}: {line}")));
+        }
+        if changes.is_empty() {
             return Ok(());
         }
-        let message = "the model has changed since the run scored its documents";
-        let hint = "name the pipeline file instead of the run directory to use the present model";
-        Err(Diagnostic::error(Blame::Data, message).hint(hint).into())
+        let message = "the tokenizer or the model has changed since the run scored its documents";
+        let hint = "name the pipeline file instead of the run directory to use the present files";
+        Err(Diagnostic::error(Blame::Data, message).notes(changes).hint(hint).into())
     }
 
     /// Returns the records of the work units with these rows of a file, which the plan may divide differently.

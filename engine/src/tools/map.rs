@@ -140,8 +140,7 @@ pub(crate) fn map(
     let bos = bos(plan, &mapped, options.bos)?;
     let source = FoundDocument::read(plan, &options.document)?;
     if let Some(run) = run.map(FinishedRun::read_if_present).transpose()?.flatten() {
-        run.check_tokenizer(plan)?;
-        run.check_weights(plan)?;
+        run.check_tokenizer_and_models(plan)?;
         run.check_unchanged(&source.file, &source.document(plan)?)?;
     }
     let mut cut = cut(plan, options, &source)?;

@@ -6,8 +6,8 @@ use std::sync::LazyLock;
 
 use fancy_regex::Regex;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::Serde;
-use minijinja::{Environment, Error, ErrorKind, context};
+use minijinja::value::{Serde, ValueKind};
+use minijinja::{Environment, Error, ErrorKind, State, context};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -21,6 +21,8 @@ const TEMPLATE_FILE: &str = "chat_template.jinja";
 /// File of the template in older folders, and of the special tokens.
 const CONFIG_FILE: &str = "tokenizer_config.json";
 const OLDER_TOKENS_FILE: &str = "special_tokens_map.json";
+/// Objects of further tokens, by name, which take precedence over tokens outside of them.
+const TOKEN_OBJECTS: [&str; 2] = ["model_specific_special_tokens", "extra_special_tokens"];
 
 /// The block that marks the text of the model in transformers. It is replaced by its content.
 static GENERATION: LazyLock<Regex> = LazyLock::new(|| {
@@ -57,13 +59,18 @@ impl ChatTemplate {
     pub fn open(folder: &Path) -> Result<Self, String> {
         let config_path = folder.join(CONFIG_FILE);
         let config = tokenizer_config(folder).map_err(|problem| problem.message)?;
-        // Older checkpoints have the tokens in a file of their own.
+        // Older checkpoints have the tokens in a file of their own, which is read only without those of the newer form.
         let older = read_small_file(&folder.join(OLDER_TOKENS_FILE), MAX_CONFIG_BYTES).ok();
+        let older = older.filter(|_| !config.contains_key("added_tokens_decoder"));
         let older: Option<Map<String, Value>> =
             older.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        let more = config.get("extra_special_tokens").and_then(Value::as_object);
-        let special_tokens = (older.iter().flatten().chain(more.into_iter().flatten()))
-            .chain(&config)
+        let special_tokens = [Some(&config), older.as_ref()]
+            .into_iter()
+            .flatten()
+            .flat_map(|settings| {
+                let more = TOKEN_OBJECTS.iter().filter_map(|name| settings.get(*name)?.as_object());
+                settings.iter().chain(more.flatten())
+            })
             .filter(|(name, _)| name.ends_with("_token"))
             .filter_map(|(name, token)| Some((name.clone(), Value::from(token_text(token)?))));
         let special_tokens = special_tokens.collect();
@@ -113,8 +120,22 @@ impl ChatTemplate {
         environment.set_fuel(Some(MAX_STEPS));
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(wrong)?);
-        environment
-            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.set_unknown_method_callback(method);
+        environment.add_test("iterable", |value: minijinja::Value| is_iterable(&value));
+        environment.add_test("sequence", |value: minijinja::Value| {
+            is_iterable(&value) && (value.is_undefined() || value.len().is_some())
+        });
+        environment.add_filter(
+            "trim",
+            |text: String, characters: Option<String>| match characters {
+                Some(characters) => text.trim_matches(|one| characters.contains(one)).to_owned(),
+                None => text.trim_matches(is_blank).to_owned(),
+            },
+        );
+        // These write other texts than in Jinja, so that templates with them are refused.
+        for filter in ["e", "escape", "indent"] {
+            environment.remove_filter(filter);
+        }
         environment.add_function("raise_exception", |why: String| -> Result<String, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, why))
         });
@@ -146,6 +167,68 @@ impl ChatTemplate {
         let starts = starts.collect();
         Ok(RenderedConversation { text, starts })
     }
+}
+
+/// Whether a value can be iterated in Jinja: none cannot, and an undefined value can.
+fn is_iterable(value: &minijinja::Value) -> bool {
+    use ValueKind::{Bytes, Iterable, Map, Seq, String, Undefined};
+    matches!(value.kind(), Bytes | Iterable | Map | Seq | String | Undefined)
+}
+
+/// Whether Python counts a character as white space.
+fn is_blank(character: char) -> bool {
+    character.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&character)
+}
+
+/// Calls a method of Python. Those of texts without arguments that minijinja implements in another way are implemented here.
+fn method(
+    state: &mut State<'_, '_>,
+    value: &minijinja::Value,
+    name: &str,
+    arguments: &[minijinja::Value],
+) -> Result<minijinja::Value, Error> {
+    let text = value.as_str().filter(|_| arguments.is_empty());
+    let changed = text.and_then(|text| match name {
+        "strip" => Some(text.trim_matches(is_blank).into()),
+        "lstrip" => Some(text.trim_start_matches(is_blank).into()),
+        "rstrip" => Some(text.trim_end_matches(is_blank).into()),
+        "split" => Some(text.split(is_blank).filter(|word| !word.is_empty()).collect()),
+        "splitlines" => Some(lines(text).collect()),
+        "title" => Some(title(text).into()),
+        _ => None,
+    });
+    match changed {
+        Some(changed) => Ok(changed),
+        None => minijinja_contrib::pycompat::unknown_method_callback(state, value, name, arguments),
+    }
+}
+
+/// Returns the lines of a text as Python splits them.
+fn lines(text: &str) -> impl Iterator<Item = String> {
+    let text = text.replace("\r\n", "\n");
+    let is_end = |one: char| matches!(one, '\n'..='\r' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}');
+    let mut lines: Vec<String> = text.split(is_end).map(str::to_owned).collect();
+    // The last line end ends a line.
+    lines.pop_if(|last| last.is_empty());
+    lines.into_iter()
+}
+
+/// Writes each sequence of letters with a capital, as Python does.
+fn title(text: &str) -> String {
+    let mut titled = String::with_capacity(text.len());
+    let mut follows_letter = false;
+    for character in text.chars() {
+        let mut upper = character.to_uppercase();
+        match upper.next().filter(|_| !follows_letter) {
+            Some(first) => {
+                titled.push(first);
+                titled.extend(upper.flat_map(char::to_lowercase));
+            }
+            None => titled.extend(character.to_lowercase()),
+        }
+        follows_letter = character.is_lowercase() || character.is_uppercase();
+    }
+    titled
 }
 
 /// Returns the length in bytes of the common beginning of two texts, up to a character boundary.
@@ -217,16 +300,56 @@ mod tests {
         assert_eq!(rendered(template, &[("user", "a")]).unwrap().text, "a\nb\nc");
     }
 
+    /// Expected texts are those of Jinja 3.1.
     #[test]
-    fn special_tokens_of_older_files_are_known() {
-        let folder = folder(&json!({
-            "chat_template": "{{ bos_token }}{{ eos_token }}{{ image_token }}",
-            "eos_token": "</s>", "extra_special_tokens": {"image_token": "<img>"},
-        }));
-        let older = json!({"bos_token": {"content": "<s>"}, "eos_token": "old"}).to_string();
-        fs::write(folder.path().join(OLDER_TOKENS_FILE), older).unwrap();
-        let template = ChatTemplate::open(folder.path()).unwrap();
-        assert_eq!(template.render(&[]).unwrap().text, "<s></s><img>");
+    fn values_and_texts_are_those_of_jinja() {
+        for (template, expected) in [
+            (
+                "{{ tools is iterable }} {{ tools is iterable and tools | length > 0 }}",
+                "False False",
+            ),
+            ("{{ nothing is iterable }} {{ nothing is sequence }}", "True True"),
+            (
+                "{{ 'a' is sequence }} {{ messages[0] is sequence }} {{ 1 is sequence }}",
+                "True True False",
+            ),
+            ("{{ range(2) is sequence }} {{ messages is sequence }}", "True True"),
+            (
+                "{{ \"o'neil_x <b>3rd\".title() }} {{ 'ÉCOLE ßa'.title() }}",
+                "O'Neil_X <B>3Rd École Ssa",
+            ),
+            ("[{{ '\\x1c a\\x1f'.strip() }}{{ '\\x1d b ' | trim }}]", "[ab]"),
+            ("{{ '\\x1fa\\x1fb c'.split() | join(',') }} {{ 'xax' | trim('x') }}", "a,b,c a"),
+            ("{{ 'a\\r\\n\\nb\\x0bc\\n'.splitlines() | join(',') }}", "a,,b,c"),
+        ] {
+            assert_eq!(rendered(template, &[("user", "a")]).unwrap().text, expected, "{template}");
+        }
+        for filter in ["indent", "e", "escape"] {
+            let refused = rendered(&format!("{{{{ 'a' | {filter} }}}}"), &[]).unwrap_err();
+            assert!(refused.contains(filter), "{refused}");
+        }
+    }
+
+    #[test]
+    fn special_tokens_of_older_files_are_read_as_in_transformers() {
+        let config = json!({
+            "chat_template": "{{ bos_token }}{{ eos_token }}{{ image_token }}{{ x_token }}{{ y_token }}",
+            "eos_token": "</s>", "image_token": "no", "extra_special_tokens": {"image_token": "<img>"},
+            "model_specific_special_tokens": {"x_token": "<x>"},
+        });
+        let older = json!({"bos_token": {"content": "<s>"}, "eos_token": "old",
+                           "extra_special_tokens": {"y_token": "<y>"}})
+        .to_string();
+        for (newer_form, expected) in [(false, "<s>old<img><x><y>"), (true, "</s><img><x>")] {
+            let mut config = config.clone();
+            if newer_form {
+                config["added_tokens_decoder"] = json!({});
+            }
+            let folder = folder(&config);
+            fs::write(folder.path().join(OLDER_TOKENS_FILE), &older).unwrap();
+            let template = ChatTemplate::open(folder.path()).unwrap();
+            assert_eq!(template.render(&[]).unwrap().text, expected);
+        }
     }
 
     /// Expected texts are those of transformers 5.23 with the same template and conversation.

@@ -363,6 +363,21 @@ fn variants_of_tokenizers_match_the_crate() {
 }
 
 #[test]
+fn a_blank_without_a_token_is_the_bytes_of_its_mark() {
+    let blanks = json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"});
+    let mut form: Value = serde_json::from_slice(&characters(blanks, json!(null))).unwrap();
+    form["model"]["merges"] = json!([]);
+    form["model"]["vocab"].as_object_mut().unwrap().remove("▁");
+    let json = serde_json::to_vec(&form).unwrap();
+    let encoder = Encoder::from_bytes(&json, SpecialTokensInText::Parse).unwrap();
+    let whole = tokenizers::Tokenizer::from_bytes(&json).unwrap();
+    for text in ["a b", " ", "日 本  é▁x "] {
+        let expected = whole.encode(text, false).unwrap();
+        assert_eq!(encoder.encode(text, usize::MAX).unwrap().ids, expected.get_ids(), "{text}");
+    }
+}
+
+#[test]
 fn runs_of_any_length_give_the_tokens_of_the_whole() {
     let mut text = String::new();
     for number in 0..150_u32 {

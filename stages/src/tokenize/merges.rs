@@ -91,6 +91,10 @@ impl Merges {
             let token = model.vocab.get(format!("<0x{byte:02X}>").as_str());
             bytes[usize::from(byte)] = *token.ok_or("a byte has no token")?;
         }
+        // Without a token, a blank is written as the bytes of `▁`, which are more than it has in the text.
+        if !model.vocab.contains_key("▁") {
+            return Err("a blank has no token");
+        }
         let single = |(token, id): (&Text<'_>, &u32)| {
             let mut letters = token.chars();
             let letter = letters.next().filter(|_| letters.next().is_none())?;
