@@ -47,7 +47,7 @@ impl Secrets {
 pub(crate) fn split(address: &str) -> (String, Secrets) {
     let mut secrets = Secrets::default();
     let first = address.find("://").map_or(0, |at| at + 3);
-    for range in ranges(address, |_| false) {
+    for range in ranges(address, |_, _| false) {
         let (start, part) = (range.start, &address[range]);
         if part.starts_with(['?', '#']) {
             part.trim_start_matches('?').clone_into(&mut secrets.query);
@@ -57,7 +57,7 @@ pub(crate) fn split(address: &str) -> (String, Secrets) {
             secrets.has_inner_user = true;
         }
     }
-    (without(address, |_| false).into_owned(), secrets)
+    (without(address, |_, _| false).into_owned(), secrets)
 }
 
 static SECRETS: Mutex<BTreeMap<String, Secrets>> = Mutex::new(BTreeMap::new());
@@ -84,39 +84,103 @@ pub(crate) fn hide(value: &str) {
     }
 }
 
-/// Credentials of the environment, which servers may repeat.
+/// Credentials of requests, which servers may repeat.
 static CREDENTIALS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
-/// Hides a credential in answers of servers, verbatim and with the escapes of addresses.
+/// Hides a credential in answers of servers.
 pub(crate) fn hide_in_answers(value: &str) {
     let mut values = CREDENTIALS.lock().unwrap_or_else(PoisonError::into_inner);
     // Tokens are passed with every request.
-    if value.len() < MIN_HIDDEN_BYTES || values.contains(value) {
-        return;
+    if value.len() >= MIN_HIDDEN_BYTES && !values.contains(value) {
+        values.insert(value.to_owned());
     }
-    let escape = |byte: u8| match byte {
-        b'-' | b'.' | b'_' | b'~' | b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => {
-            char::from(byte).to_string()
-        }
-        byte => format!("%{byte:02X}"),
-    };
-    values.insert(value.bytes().map(escape).collect());
-    values.insert(value.to_owned());
 }
 
-/// Replaces credentials in an answer of a server.
-#[cfg(feature = "cloud")]
+/// Replaces credentials in an answer of a server or an external program, verbatim or with escapes of addresses, JSON or XML.
 pub(crate) fn without_credentials(answer: &str) -> String {
     let credentials = CREDENTIALS.lock().unwrap_or_else(PoisonError::into_inner);
     // Longer values first: one may contain another.
     let mut values: Vec<&String> = credentials.iter().collect();
     values.sort_by_key(|value| std::cmp::Reverse(value.len()));
-    values.iter().fold(answer.to_owned(), |text, value| text.replace(&***value, HIDDEN))
+    let (mut shown, mut rest) = (String::with_capacity(answer.len()), answer);
+    while let Some(first) = rest.chars().next() {
+        let found = values.iter().find_map(|value| spelled_length(rest, value));
+        match found {
+            Some(_) => shown.push_str(HIDDEN),
+            None => shown.push(first),
+        }
+        rest = &rest[found.unwrap_or(first.len_utf8())..];
+    }
+    shown
+}
+
+/// Returns the number of bytes with which a text begins that spell `value`, with or without escapes.
+fn spelled_length(text: &str, value: &str) -> Option<usize> {
+    if text.starts_with(value) {
+        return Some(value.len());
+    }
+    let (mut rest, mut wanted) = (text, value.as_bytes());
+    while let [first, ..] = wanted {
+        let escape = escape(rest).filter(|(bytes, _)| wanted.starts_with(bytes));
+        let (bytes, length) = match escape {
+            Some((bytes, length)) => (bytes.len(), length),
+            None if rest.as_bytes().first() == Some(first) && first.is_ascii() => (1, 1),
+            None => return None,
+        };
+        (wanted, rest) = (&wanted[bytes..], &rest[length..]);
+    }
+    Some(text.len() - rest.len())
+}
+
+/// Returns the bytes that the escape at the start of a text stands for, and its length; `None` without an escape.
+fn escape(text: &str) -> Option<(Vec<u8>, usize)> {
+    let code = |digits: &str, radix| char::from_u32(u32::from_str_radix(digits, radix).ok()?);
+    let of = |character: char, length| Some((character.to_string().into_bytes(), length));
+    match text.as_bytes().first()? {
+        b'%' => Some((vec![u8::from_str_radix(text.get(1..3)?, 16).ok()?], 3)),
+        b'+' => of(' ', 1),
+        b'\\' => match text[1..].chars().next()? {
+            'u' => of(code(text.get(2..6)?, 16)?, 6),
+            'n' => of('\n', 2),
+            escaped => of(escaped, 1 + escaped.len_utf8()),
+        },
+        b'&' => {
+            let name = &text[1..text.find(';').filter(|end| *end <= 9)?];
+            let character = match (name.strip_prefix("#x"), name.strip_prefix('#')) {
+                (Some(digits), _) => code(digits, 16)?,
+                (None, Some(digits)) => code(digits, 10)?,
+                (None, None) => match name {
+                    "amp" => '&',
+                    "lt" => '<',
+                    "gt" => '>',
+                    "quot" => '"',
+                    "apos" => '\'',
+                    _ => return None,
+                },
+            };
+            of(character, name.len() + 2)
+        }
+        // Other characters than ASCII are compared as a whole.
+        first if !first.is_ascii() => of(text.chars().next()?, text.chars().next()?.len_utf8()),
+        _ => None,
+    }
+}
+
+/// Replaces the texts that a message of a JSON parser quotes from its input.
+#[cfg(feature = "cloud")]
+pub(crate) fn without_quotes(message: &str) -> String {
+    let mut parts = message.split("string \"");
+    let mut shown = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let end = part.rfind("\", expected").map_or(part.len(), |end| end + 1);
+        shown.extend(["string", &part[end..]]);
+    }
+    shown
 }
 
 /// Removes the secret parts of all addresses in a text, and replaces hidden values.
 pub fn shown(text: &str) -> Cow<'_, str> {
-    let ends = |character: char| {
+    let ends = |_, character: char| {
         character.is_whitespace() || matches!(character, '"' | '`' | '<' | '>' | '\\')
     };
     let mut text = without(text, ends);
@@ -142,18 +206,54 @@ fn without_word(text: &str, value: &str) -> String {
     shown + &text[from..]
 }
 
-/// Replaces secret parts in a source line with asterisks, keeping the number of characters.
+/// Replaces secret parts in a source line with asterisks, keeping the number of characters. Addresses may be written with the
+/// escapes of JSON and YAML; a quoted one ends at its quote.
 pub(crate) fn masked(line: &str) -> Cow<'_, str> {
-    let ranges = ranges(line, char::is_whitespace);
+    let (text, starts) = without_escapes(line);
+    let ranges = ranges(&text, |quote, character| match quote {
+        Some(quote) => character == quote,
+        None => character.is_whitespace(),
+    });
     if ranges.is_empty() {
         return line.into();
     }
+    let ranges = ranges.iter().map(|range| starts[range.start]..starts[range.end]);
+    let ranges: Vec<Range<usize>> = ranges.collect();
     let is_secret = |at: usize| ranges.iter().any(|range| range.contains(&at));
     let masked = |(at, character): (usize, char)| if is_secret(at) { '*' } else { character };
     line.char_indices().map(masked).collect()
 }
 
-fn without(text: &str, ends: impl Fn(char) -> bool) -> Cow<'_, str> {
+/// Decodes the escapes of a source line, and returns where each byte of the text starts in the line, and the line's end.
+fn without_escapes(line: &str) -> (String, Vec<usize>) {
+    let (mut text, mut starts) = (String::with_capacity(line.len()), Vec::new());
+    let mut at = 0;
+    while let Some(first) = line[at..].chars().next() {
+        let (character, length) = escaped(&line[at..]).unwrap_or((first, first.len_utf8()));
+        text.push(character);
+        starts.resize(text.len(), at);
+        at += length;
+    }
+    starts.push(line.len());
+    (text, starts)
+}
+
+/// Returns the character of an escape at the start of a text, and the length of the escape. A quote becomes another character,
+/// as it ends nothing.
+fn escaped(text: &str) -> Option<(char, usize)> {
+    let kind = text.strip_prefix('\\')?.chars().next()?;
+    let digits = match kind {
+        'x' => 2,
+        'u' => 4,
+        'U' => 8,
+        '"' => return Some((char::REPLACEMENT_CHARACTER, 2)),
+        _ => return Some((kind, 1 + kind.len_utf8())),
+    };
+    let code = u32::from_str_radix(text.get(2..2 + digits)?, 16).ok()?;
+    Some((char::from_u32(code)?, 2 + digits))
+}
+
+fn without(text: &str, ends: impl Fn(Option<char>, char) -> bool) -> Cow<'_, str> {
     let ranges = ranges(text, ends);
     if ranges.is_empty() {
         return text.into();
@@ -169,8 +269,8 @@ fn without(text: &str, ends: impl Fn(char) -> bool) -> Cow<'_, str> {
 }
 
 /// Returns the byte ranges of the secret parts of all addresses in a text, in order. An address ends before the first character
-/// for which `ends` is `true`.
-fn ranges(text: &str, ends: impl Fn(char) -> bool) -> Vec<Range<usize>> {
+/// for which `ends` is `true`; it also gets the quote before the address.
+fn ranges(text: &str, ends: impl Fn(Option<char>, char) -> bool) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut from = 0;
     while let Some(at) = text[from..].find("://") {
@@ -179,7 +279,10 @@ fn ranges(text: &str, ends: impl Fn(char) -> bool) -> Vec<Range<usize>> {
         let scheme: usize = text[from..from + at].chars().rev().take_while(is_scheme).count();
         let scheme = text[from + at - scheme..from + at].to_ascii_lowercase();
         let start = from + at + 3;
-        let end = text[start..].find(&ends).map_or(text.len(), |length| start + length);
+        let quote = text[..from + at - scheme.len()].chars().next_back();
+        let quote = quote.filter(|quote| matches!(quote, '"' | '\''));
+        let ends = |character| ends(quote, character);
+        let end = text[start..].find(ends).map_or(text.len(), |length| start + length);
         let user = start + user_length(&text[start..end]);
         if user > start {
             found.push(start..user);
@@ -267,6 +370,18 @@ mod tests {
             masked("  path: https://a:b@h/x?q=1 # why?"),
             "  path: https://****h/x**** # why?"
         );
+        for (line, shown) in [
+            (
+                r#"{"path": "http:\/\/a:b\/@h\/x?q=1", "b": 2}"#,
+                r#"{"path": "http:\/\/******h\/x****", "b": 2}"#,
+            ),
+            (r#"path: "http\x3a//a:b c@h/x?q= 1" # a"#, r#"path: "http\x3a//******h/x*****" # a"#),
+            (r#"path: "\u0068ttp\u003A//a\"é@h/x""#, r#"path: "\u0068ttp\u003A//*****h/x""#),
+            ("path: 'http://a b@h/x?q', more: 1", "path: 'http://****h/x**', more: 1"),
+            (r"path: C:\x\", r"path: C:\x\"),
+        ] {
+            assert_eq!(masked(line), shown, "{line}");
+        }
         assert!(matches!(shown("what? @ `s3://b/a?.parquet`"), Cow::Borrowed(_)));
     }
 
@@ -277,6 +392,36 @@ mod tests {
         }
         let text = "--param pw=correcthorse, correcthorses and `https://correcthorse@h/a`";
         assert_eq!(shown(text), "--param pw=***, correcthorses and `https://h/a`");
+    }
+
+    #[test]
+    fn credentials_are_hidden_with_any_escapes() {
+        let value = "s3cr3t/~+\"é<=";
+        hide_in_answers(value);
+        for spelled in [
+            value,
+            "s3cr3t%2F~%2B%22%C3%A9%3C%3D",
+            "s3cr3t%2f%7e%2b%22%c3%a9%3c%3d",
+            "s3cr3t\\/~+\\\"\\u00e9\\u003c=",
+            "s3cr3t/~+&quot;&#233;&lt;&#x3D;",
+        ] {
+            assert_eq!(without_credentials(&format!("a {spelled}.é")), "a ***.é", "{spelled}");
+        }
+        for other in ["s3cr3t/~+\"é<", "S3CR3T/~+\"é<=", "100% & \\ é &#x; %c3", "%", "\\", "&#x3D"]
+        {
+            assert_eq!(without_credentials(other), other);
+        }
+    }
+
+    #[test]
+    #[cfg(feature = "cloud")]
+    fn quoted_input_is_not_shown() {
+        let message = "invalid type: string \"a\\\"b\", expected struct Key at line 1 column 9";
+        assert_eq!(
+            without_quotes(message),
+            "invalid type: string, expected struct Key at line 1 column 9"
+        );
+        assert_eq!(without_quotes("missing field `sha`"), "missing field `sha`");
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! Dispatch of commands: one function per command.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::path::Path;
 
-use clap::CommandFactory;
+use clap::{CommandFactory, Parser};
 
 use super::answer::{
     answer, answer_with, check_output_paths, color, eprint, is_printed, print, print_line,
@@ -18,6 +19,7 @@ use super::{cache, logging};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{DONE, Result};
 use crate::base::progress::Progress;
+use crate::base::secrets::shown;
 use crate::base::stop::Stop;
 use crate::base::text::json_safe;
 use crate::cli::{
@@ -47,6 +49,19 @@ use crate::tools::{
 };
 
 const MAX_IDS_BYTES: u64 = 16 << 20;
+
+/// Parses the command line. Ends the process if it is wrong, or after help was shown.
+pub fn parse() -> Cli {
+    Cli::try_parse().unwrap_or_else(|error| {
+        let text = error.render().to_string();
+        // An unexpected argument may be an address with a password.
+        if let Cow::Owned(public) = shown(&text) {
+            eprint(&public);
+            std::process::exit(error.exit_code());
+        }
+        error.exit()
+    })
+}
 
 /// Runs a command, reports a failure once and returns the exit code.
 pub fn main(cli: &Cli) -> u8 {

@@ -10,6 +10,7 @@ use longsift_stages::measures::External;
 
 use super::findings::Findings;
 use crate::base::diagnostic::DiagnosticLocation;
+use crate::base::environment;
 use crate::base::error::Result;
 use crate::base::text::quoted;
 use crate::dataset::documents::ContentColumn;
@@ -120,7 +121,11 @@ pub(super) fn find(
 
 fn environment(settings: &External) -> Vec<(String, OsString)> {
     let passed = settings.pass_environment.iter();
-    let passed = passed.filter_map(|name| Some((name.clone(), std::env::var_os(name)?)));
+    let passed = passed.filter_map(|name| {
+        // Also hides a secret in what the program prints.
+        environment::variable(name);
+        Some((name.clone(), std::env::var_os(name)?))
+    });
     let given = settings.environment.iter().map(|(name, value)| (name.clone(), value.into()));
     // Variables in the settings take precedence.
     passed.chain(given).collect()

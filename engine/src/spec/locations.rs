@@ -1,6 +1,7 @@
 //! Checks locations of a pipeline by their text: addresses that a setting accepts, base folders of relative paths, and that
 //! input and output do not overlap.
 
+use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -46,7 +47,7 @@ fn settings() -> &'static [Setting] {
 /// Removes user, password and query from addresses, and returns them. Requests to web servers use them; addresses of stores
 /// must not have any.
 pub(crate) fn take_secrets(root: &mut Node, problems: &mut Problems) -> Vec<Secrets> {
-    let mut taken = Vec::new();
+    let (mut taken, mut addresses) = (Vec::new(), BTreeMap::new());
     for Setting { section, key, .. } in settings() {
         let Some(node) = setting_mut(root, section, key) else { continue };
         let Some((scheme, _)) = node.as_str().and_then(location::split) else { continue };
@@ -55,12 +56,23 @@ pub(crate) fn take_secrets(root: &mut Node, problems: &mut Problems) -> Vec<Secr
         if found.is_empty() {
             continue;
         }
+        let before = addresses.insert(public.clone(), found.clone());
+        let is_given_twice = before.is_some_and(|before: Secrets| {
+            (&before.user, &before.query) != (&found.user, &found.query)
+        });
         taken.push(found.clone());
         if found.has_inner_user {
             let message =
                 format!("`{key}` contains another address with a user: {}", quoted(&public));
             problems.error(node.span, message).hint("only the user before the first host is used");
         } else if scheme.is_some_and(Scheme::is_web) {
+            if is_given_twice {
+                let message = format!(
+                    "the address {} is given twice, with different users or queries",
+                    quoted(&public)
+                );
+                problems.error(node.span, message).hint("use the same user and query in both");
+            }
             secrets::remember(&public, found);
         } else {
             let what = if found.user.is_empty() { "query" } else { "user" };

@@ -34,10 +34,9 @@ use super::error::{ErrorKind, StorageError};
 use super::http::is_strong_tag;
 use super::range_file::{RangeFile, Stamp, TAIL_BYTES, hash_of};
 use super::retry::{RetryPolicy, retry};
-use crate::base::environment;
 use crate::base::parallel::lock;
 use crate::base::stop::Stop;
-use crate::base::text;
+use crate::base::{environment, secrets, text};
 use connector::Connector;
 use failure::{failure, kind};
 
@@ -221,11 +220,12 @@ fn client(scheme: Scheme, root: &str) -> Result<BucketClient, String> {
         return Ok(client.clone());
     }
     let _ = rustls::crypto::ring::default_provider().install_default();
+    let in_words = |error: object_store::Error| secrets::without_quotes(&error.to_string());
     let once = RetryConfig { max_retries: 0, ..RetryConfig::default() };
     macro_rules! client {
         ($builder:expr) => {{
             let builder = $builder.with_url(root).with_retry(once).with_http_connector(Connector);
-            BucketClient::new(builder.build().map_err(|error| error.to_string())?)
+            BucketClient::new(builder.build().map_err(in_words)?)
         }};
     }
     let client = match scheme {

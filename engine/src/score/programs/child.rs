@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 
 use super::stream::{Answers, Question, Questions};
 use crate::base::error::{Failure, Result};
-use crate::base::{machine, text};
+use crate::base::{machine, secrets, text};
 use crate::plan::programs::Program;
 
 /// Interval of checks of time, memory and the stop signal while a program runs.
@@ -297,7 +297,7 @@ fn stderr_in_words(bytes: &[u8]) -> Option<String> {
     let lines: Vec<&str> =
         text_end.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
     let last = lines[lines.len().saturating_sub(STDERR_LINES)..].join(" / ");
-    (!last.is_empty()).then(|| text::line_safe(&last))
+    (!last.is_empty()).then(|| text::line_safe(&secrets::without_credentials(&last)))
 }
 
 const STDERR_LINES: usize = 6;

@@ -17,6 +17,7 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use longsift_stages::Reads;
 use longsift_stages::contract::{Column, Kind, Measure, Value};
 
+use crate::base::secrets;
 use crate::base::text::quoted;
 use crate::dataset::source::guarded;
 use crate::plan::programs::Program;
@@ -186,7 +187,10 @@ impl Answers {
         if !marked {
             let start = String::from_utf8_lossy(&self.bytes[..self.bytes.len().min(60)]);
             let line = start.lines().next().unwrap_or_default();
-            return Err(format!("expected an Arrow message, got {}", quoted(line)));
+            return Err(format!(
+                "expected an Arrow message, got {}",
+                quoted(&secrets::without_credentials(line))
+            ));
         }
         let Some(length) = self.bytes.get(4..8) else { return Ok(None) };
         let length = i32::from_le_bytes(length.try_into().expect("four bytes"));

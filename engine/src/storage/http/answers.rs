@@ -105,22 +105,24 @@ pub(super) fn redirected(
     let target = response.headers().get(header::LOCATION).and_then(|value| value.to_str().ok());
     let target = target.and_then(|target| from.join(target).ok());
     match target {
-        Some(mut target) if target.scheme() == "https" || target.scheme() == from.scheme() => {
-            let (user, password) = if target.origin() == url.origin() {
-                (url.username(), url.password())
-            } else {
-                ("", None)
-            };
-            let _ = target.set_username(user).and_then(|()| target.set_password(password));
-            Ok(target)
+        Some(target) if target.scheme() == "https" || target.scheme() == from.scheme() => {
+            Ok(with_user_of(url, target))
         }
         target => {
-            let target =
-                target.map_or("nowhere".to_owned(), |target| format!("to `{}`", shown(&target)));
+            let target = target.map(|target| secrets::without_credentials(&shown(&target)));
+            let target = target.map_or("nowhere".to_owned(), |target| format!("to `{target}`"));
             let why = format!("it redirects {target}");
             Err(failed(from, ErrorKind::Invalid, why).with_hint(kind.address))
         }
     }
+}
+
+/// Returns `target` with the user of `url` if it is on the same server, and without a user otherwise.
+pub(in crate::storage) fn with_user_of(url: &Url, mut target: Url) -> Url {
+    let is_same = target.origin() == url.origin();
+    let (user, password) = if is_same { (url.username(), url.password()) } else { ("", None) };
+    let _ = target.set_username(user).and_then(|()| target.set_password(password));
+    target
 }
 
 /// Returns the range of bytes, and the length of the whole file, from `bytes 0-9/100`; `None` if they contradict each other.
@@ -150,7 +152,7 @@ pub(super) fn cut(url: &Url, response: &Response, received: u64, wanted: u64) ->
     {
         let why = format!(
             "the server compressed its answer (`Content-Encoding: {}`) to {received} of {wanted} bytes",
-            text::line_safe(encoding)
+            text::line_safe(&secrets::without_credentials(encoding))
         );
         return failed(url, ErrorKind::Invalid, why)
             .with_hint("turn off compression in the server, or download the file");

@@ -10,10 +10,10 @@ use serde::Deserialize;
 
 use super::home::Home;
 use super::reference::{HubReference, is_commit};
-use crate::base::environment;
 use crate::base::text::count;
+use crate::base::{environment, secrets};
 use crate::storage::http::HttpClient;
-use crate::storage::http::answers::{ServerKind, shown};
+use crate::storage::http::answers::{ServerKind, shown, with_user_of};
 use crate::storage::hub::Hub;
 use crate::storage::{atomic, marked};
 
@@ -99,6 +99,7 @@ impl Hub {
         if is_commit(&sha) {
             return Ok(sha);
         }
+        let sha = secrets::without_credentials(&sha);
         let message = format!("`{}` returned `{sha}` as the commit of `{reference}`", shown(&url));
         Err(ModelProblem::settings(message).with_hint("check HF_ENDPOINT"))
     }
@@ -125,16 +126,19 @@ impl Hub {
                     folders.insert(path);
                     continue;
                 }
+                let shown_path = || secrets::without_credentials(&path);
                 if !stays_below(&path) {
+                    let path = shown_path();
                     let message = format!("`{reference}` has a file `{path}`");
                     return Err(ModelProblem::checkpoint(message).with_hint(
                         "the data set has an unsafe file name; report it to its owner",
                     ));
                 }
                 if files.contains_key(&path) {
-                    return Err(endless(&format!("it contains `{path}` twice")));
+                    return Err(endless(&format!("it contains `{}` twice", shown_path())));
                 }
                 if size.is_none() {
+                    let path = shown_path();
                     let message = format!(
                         "the list of files of `{reference}` does not state the size of `{path}`"
                     );
@@ -143,6 +147,7 @@ impl Hub {
                 files.insert(path, size);
             }
             let next = next_page(&url, &headers).map_err(|link| {
+                let link = secrets::without_credentials(&link);
                 let message = format!("`{}` has an invalid next-page link: `{link}`", shown(&url));
                 ModelProblem::settings(message).with_hint("check HF_ENDPOINT")
             })?;
@@ -194,6 +199,7 @@ fn request<T: for<'a> Deserialize<'a>>(
             .with_hint("check the owner, the name and the revision; is it a data set?"));
     };
     let json = serde_json::from_slice(&answer.bytes).map_err(|error| {
+        let error = secrets::without_quotes(&error.to_string());
         let message = format!("unexpected response of `{}`, not a file list: {error}", shown(url));
         ModelProblem::settings(message).with_hint("check HF_ENDPOINT")
     })?;
@@ -202,23 +208,44 @@ fn request<T: for<'a> Deserialize<'a>>(
 
 /// Returns the next page of a list, from `Link: <https://…>; rel="next"`. A link to a plain connection is an error.
 fn next_page(from: &Url, headers: &HeaderMap) -> Result<Option<Url>, String> {
-    let links = headers.get_all(header::LINK).iter().filter_map(|links| links.to_str().ok());
+    // Text outside ASCII is in other parameters or in an address.
+    let links = headers.get_all(header::LINK).iter();
+    let links: Vec<_> = links.map(|links| String::from_utf8_lossy(links.as_bytes())).collect();
     let is_next = |link: &&str| {
         let parameters = link.split(';').skip(1).filter_map(|parameter| parameter.split_once('='));
-        let mut relations = parameters.filter(|(name, _)| name.trim().eq_ignore_ascii_case("rel"));
+        let is_rel = |name: &str| name.trim().trim_end_matches('*').eq_ignore_ascii_case("rel");
+        let mut relations = parameters.filter(|(name, _)| is_rel(name));
         relations.any(|(_, value)| {
-            let mut values = value.trim().trim_matches(['"', '\'']).split_whitespace();
+            // An extended value begins with its character set and language.
+            let value = value.trim().trim_matches(['"', '\'']);
+            let mut values =
+                value.split_whitespace().map(|value| value.rsplit('\'').next().unwrap_or_default());
             values.any(|value| value.eq_ignore_ascii_case("next"))
         })
     };
-    let next = links.flat_map(|links| links.split(',')).find(is_next);
+    let next = links.iter().flat_map(|links| parts_of(links)).find(is_next);
     let Some(next) = next.map(str::trim) else { return Ok(None) };
     let link = next.strip_prefix('<').and_then(|link| link.split_once('>'));
     let url = link.and_then(|(link, _)| from.join(link).ok());
     match url.filter(|url| url.scheme() == "https" || url.scheme() == from.scheme()) {
-        Some(url) => Ok(Some(url)),
+        Some(url) => Ok(Some(with_user_of(from, url))),
         None => Err(next.to_owned()),
     }
+}
+
+/// Splits links at the commas outside addresses and quoted texts.
+fn parts_of(links: &str) -> Vec<&str> {
+    let mut ends = None;
+    let split = move |character: char| {
+        match (ends, character) {
+            (None, '<') => ends = Some('>'),
+            (None, '"') => ends = Some('"'),
+            (Some(end), _) if character == end => ends = None,
+            _ => {}
+        }
+        ends.is_none() && character == ','
+    };
+    links.split(split).collect()
 }
 
 /// Whether a name from a server stays below the folder that it is joined to.
@@ -229,6 +256,8 @@ fn stays_below(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use reqwest::header::HeaderValue;
+
     use super::*;
 
     #[test]
@@ -242,9 +271,26 @@ mod tests {
         let there = Ok(Some("https://hub/api/list?cursor=2".to_owned()));
         assert_eq!(next("<https://hub/api/list?cursor=2>; rel=\"next\""), there);
         assert_eq!(next("<?cursor=1>; rel=\"prev\", <?cursor=2>; rel=\"next\""), there);
-        for spelled in ["rel=next", "REL='next'", "rel = \"last Next\"", "title=x; rel=\"next\""] {
+        let [user, link] = ["https://a:b@hub/x", "<https://hub/y>; rel=next"];
+        let headers = HeaderMap::from_iter([(header::LINK, link.parse().unwrap())]);
+        let next_of_user = next_page(&Url::parse(user).unwrap(), &headers).unwrap().unwrap();
+        assert_eq!(next_of_user.as_str(), "https://a:b@hub/y");
+        for spelled in [
+            "rel=next",
+            "title=\"a, b\"; rel*=UTF-8''next",
+            "title=\"nächste\"; rel=\"next\"",
+            "REL='next'",
+            "rel = \"last Next\"",
+            "title=x; rel=\"next\"",
+        ] {
             assert_eq!(next(&format!("<?cursor=2>; {spelled}")), there, "{spelled}");
         }
+        let comma = next("<?cursor=1,>; rel=\"prev\", <?cursor=2,3>; rel=\"next\"");
+        assert_eq!(comma, Ok(Some("https://hub/api/list?cursor=2,3".to_owned())));
+        let latin =
+            HeaderValue::from_bytes(b"<?cursor=2>; title=\"n\xe4chste\"; rel=next").unwrap();
+        let headers = HeaderMap::from_iter([(header::LINK, latin)]);
+        assert!(next_page(&from, &headers).unwrap().is_some());
         assert_eq!(next("<?cursor=1>; rel=\"prev\""), Ok(None));
         for lost in ["<http://hub/api/list?cursor=2>; rel=\"next\"", "x; rel=\"next\""] {
             assert_eq!(next(lost), Err(lost.to_owned()));

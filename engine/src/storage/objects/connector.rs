@@ -1,8 +1,9 @@
 //! HTTP connector of the stores' clients. Records `Retry-After` and detects what the clients ignore: lists that continue
-//! without a continuation token, and failures with the status of success. Redirects are not followed: a request is signed
+//! without a new continuation token, and failures with the status of success. Redirects are not followed: a request is signed
 //! for one server, and its headers contain credentials.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -16,7 +17,7 @@ use reqwest::{Method, StatusCode, Url};
 
 use super::failure::{element, incomplete};
 use crate::base::secrets;
-use crate::base::text::{count, quoted};
+use crate::base::text::{self, count, quoted};
 use crate::storage::http::READ_TIMEOUT;
 use crate::storage::retry::retry_after;
 
@@ -26,18 +27,53 @@ const MIN_BYTES_PER_SECOND: u64 = 20_000;
 /// Maximum bytes of a page of a list: 1,000 keys on S3, 5,000 blobs on Azure, each with a name of at most 1,024 bytes.
 const MAX_PAGE_BYTES: usize = 64 << 20;
 
+/// Maximum number of successive pages of a list without an entry: stores send some for removed objects.
+const MAX_EMPTY_PAGES: usize = 1_000;
+/// Maximum bytes of an answer with credentials.
+const MAX_CREDENTIALS_BYTES: u64 = 64 << 10;
+/// Parameters of requests for tokens with the credentials of the client.
+const CREDENTIAL_PARAMETERS: [&str; 4] =
+    ["WebIdentityToken", "assertion", "client_assertion", "client_secret"];
+
 /// Headers of requests that copy an object.
 const COPY_SOURCES: [&str; 2] = ["x-amz-copy-source", "x-goog-copy-source"];
 
 tokio::task_local! {
     /// `Retry-After` of this attempt's last answer.
     static RETRY_AFTER: Cell<Option<Duration>>;
+    /// Pages of the list of this attempt.
+    static PAGES: RefCell<Pages>;
+}
+
+#[derive(Debug, Default)]
+struct Pages {
+    /// Digests of the addresses of the pages, and of the names on them.
+    known: BTreeSet<String>,
+    /// Successive pages without an entry.
+    empty: usize,
+}
+
+impl Pages {
+    /// Adds a page; returns why the list would not end.
+    fn add(&mut self, address: &str, page: &str) -> Option<&'static str> {
+        let tags = ["<Contents>", "<CommonPrefixes>", "<Blob>", "<BlobPrefix>"];
+        let is_empty = !tags.iter().any(|tag| page.contains(tag));
+        self.empty = if is_empty { self.empty + 1 } else { 0 };
+        let names = ["<Key>", "<Name>", "<Prefix>"].iter().flat_map(|tag| page.split(tag).skip(1));
+        let names: Vec<&str> = names.filter_map(|name| name.split("</").next()).collect();
+        let names = (!is_empty).then(|| format!("names\n{}", names.join("\n")));
+        let mut keys = names.into_iter().chain([address.to_owned()]);
+        if !keys.all(|key| self.known.insert(text::sha256_hex(key.as_bytes()))) {
+            return Some("the server repeats an earlier page or its token");
+        }
+        (self.empty > MAX_EMPTY_PAGES).then_some("the server sends pages without entries only")
+    }
 }
 
 /// Returns an attempt's answer, and the delay before a retry that the server requests.
 pub(super) async fn with_retry_after<T>(attempt: impl Future<Output = T>) -> (T, Option<Duration>) {
     let recorded = async { (attempt.await, RETRY_AFTER.with(Cell::get)) };
-    RETRY_AFTER.scope(Cell::new(None), recorded).await
+    PAGES.scope(RefCell::default(), RETRY_AFTER.scope(Cell::new(None), recorded)).await
 }
 
 #[derive(Debug)]
@@ -79,8 +115,10 @@ struct RetryAfterService {
 #[async_trait]
 impl HttpService for RetryAfterService {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let token = continuation_token(request.uri().to_string().as_str());
+        let address = request.uri().to_string();
+        let token = continuation_token(&address);
         hide_tokens(&request);
+        let is_signed = request.headers().contains_key("x-amz-date");
         let result = if COPY_SOURCES.iter().any(|name| request.headers().contains_key(*name)) {
             Some("<CopyObjectResult")
         } else {
@@ -102,8 +140,9 @@ impl HttpService for RetryAfterService {
         let _ = RETRY_AFTER.try_with(|recorded| recorded.set(requested));
         match (token, result) {
             _ if !answer.status().is_success() => Ok(answer),
-            (Some(token), _) => check_list(answer, &token).await,
+            (Some(token), _) => check_list(answer, &token, &address).await,
             (None, Some(result)) => check_result(answer, result).await,
+            (None, None) if !is_signed => hide_keys(answer).await,
             (None, None) => Ok(answer),
         }
     }
@@ -112,10 +151,46 @@ impl HttpService for RetryAfterService {
 /// Hides the tokens of a request in answers: some come from a provider and not from a variable.
 fn hide_tokens(request: &HttpRequest) {
     let text = |name: &str| request.headers().get(name)?.to_str().ok();
-    let bearer = text("authorization").and_then(|value| value.strip_prefix("Bearer "));
-    for token in text("x-amz-security-token").into_iter().chain(bearer) {
+    let authorization = text("authorization");
+    let token = authorization.map(|value| value.split_once(' ').map_or(value, |(_, token)| token));
+    for token in text("x-amz-security-token").into_iter().chain(token) {
         secrets::hide_in_answers(token);
     }
+    let parameters =
+        [request.uri().query().map(str::as_bytes), request.body().as_bytes().map(|body| &body[..])];
+    // Objects are not read as parameters.
+    for text in
+        parameters.into_iter().flatten().filter(|text| text.len() as u64 <= MAX_CREDENTIALS_BYTES)
+    {
+        let Ok(url) = Url::parse(&format!("http://host/?{}", String::from_utf8_lossy(text))) else {
+            continue;
+        };
+        for (_, value) in
+            url.query_pairs().filter(|(name, _)| CREDENTIAL_PARAMETERS.contains(&&**name))
+        {
+            secrets::hide_in_answers(&value);
+        }
+    }
+}
+
+/// Hides the secret keys in an answer of a provider of credentials, which no request contains.
+async fn hide_keys(answer: HttpResponse) -> Result<HttpResponse, HttpError> {
+    let length = answer.headers().get("content-length").and_then(|length| length.to_str().ok());
+    if length
+        .and_then(|length| length.parse().ok())
+        .is_none_or(|length: u64| length > MAX_CREDENTIALS_BYTES)
+    {
+        return Ok(answer);
+    }
+    let (parts, body) = answer.into_parts();
+    let bytes = read_page(body).await?;
+    let text = String::from_utf8_lossy(&bytes);
+    for after in text.split("SecretAccessKey").skip(1) {
+        // `": "<key>"` or `><key></`.
+        let key = after.trim_start_matches(['"', ':', ' ', '>', '\n', '\t', '\r']);
+        secrets::hide_in_answers(key.split(['"', '<']).next().unwrap_or_default());
+    }
+    Ok(HttpResponse::from_parts(parts, bytes.into()))
 }
 
 /// Returns the continuation token of a list request, empty for the first page; `None` for other requests.
@@ -166,7 +241,11 @@ async fn check_result(answer: HttpResponse, result: &str) -> Result<HttpResponse
 }
 
 /// Returns a page of a list, or an error if it does not state whether it is the last one.
-async fn check_list(answer: HttpResponse, token: &str) -> Result<HttpResponse, HttpError> {
+async fn check_list(
+    answer: HttpResponse,
+    token: &str,
+    address: &str,
+) -> Result<HttpResponse, HttpError> {
     let wrong = |why: &str| HttpError::new(HttpErrorKind::Unknown, incomplete(why));
     let (parts, body) = answer.into_parts();
     let bytes = read_page(body).await?;
@@ -174,7 +253,8 @@ async fn check_list(answer: HttpResponse, token: &str) -> Result<HttpResponse, H
     if !is_list(&page) {
         return Err(wrong("the server answered with something other than a list"));
     }
-    if let Some(why) = page_error(&page, token) {
+    let endless = || PAGES.try_with(|pages| pages.borrow_mut().add(address, &page)).ok().flatten();
+    if let Some(why) = page_error(&page, token).or_else(endless) {
         return Err(wrong(why));
     }
     let (page, left_out) = with_usable_names(&page);
@@ -259,7 +339,8 @@ fn unescaped(name: &str) -> String {
 /// last one; those of Azure have an empty `NextMarker`.
 fn page_error(page: &str, token: &str) -> Option<&'static str> {
     let element = |name: &str| element(page, name).map(str::trim);
-    let next = element("NextContinuationToken").or_else(|| element("NextMarker"));
+    let is_azure = page.contains("<EnumerationResults");
+    let next = element(if is_azure { "NextMarker" } else { "NextContinuationToken" });
     let flag = element("IsTruncated").map(str::to_ascii_lowercase);
     match (next.filter(|next| !next.is_empty()), flag.as_deref()) {
         (Some(next), _) if next == token => {
@@ -268,6 +349,9 @@ fn page_error(page: &str, token: &str) -> Option<&'static str> {
         (None, Some("true")) => Some("the server announces another page without a token"),
         (None, flag) if flag != Some("false") && page.contains("<ListBucketResult") => {
             Some("the server does not state whether a page is the last one (`IsTruncated`)")
+        }
+        (None, _) if is_azure && !page.contains("<NextMarker") => {
+            Some("the server does not state whether a page is the last one (`NextMarker`)")
         }
         _ => None,
     }
@@ -287,12 +371,34 @@ mod tests {
             assert!(wrong(&format!("<IsTruncated> True</IsTruncated>{lost}"), ""), "{lost}");
             assert!(!wrong(&format!("<IsTruncated>false</IsTruncated>{lost}"), "a"), "{lost}");
         }
-        assert!(wrong("<NextMarker>m</NextMarker>", "m") && !wrong("<NextMarker />", "m"));
+        let azure = |next: &str| format!("<EnumerationResults>{next}</EnumerationResults>");
+        assert!(
+            wrong(&azure("<NextMarker>m</NextMarker>"), "m")
+                && !wrong(&azure("<NextMarker />"), "m")
+        );
+        let version_1 = "<IsTruncated>true</IsTruncated><NextMarker>m</NextMarker>";
+        assert!(wrong(version_1, ""), "the client does not read it");
         assert!(
             wrong("<ListBucketResult></ListBucketResult>", ""),
             "S3 always sends `IsTruncated`"
         );
-        assert!(!wrong("<EnumerationResults></EnumerationResults>", ""));
+        assert!(wrong("<EnumerationResults></EnumerationResults>", ""), "and Azure `NextMarker`");
+    }
+
+    #[test]
+    fn a_list_that_does_not_end_is_refused() {
+        let mut pages = Pages::default();
+        let entry = |name: &str| format!("<Contents><Key>{name}</Key></Contents>");
+        for token in ["", "a", "b"] {
+            assert_eq!(pages.add(token, &entry(token)), None);
+        }
+        for (token, name) in [("a", "c"), ("d", "b")] {
+            let why = Some("the server repeats an earlier page or its token");
+            assert_eq!(pages.add(token, &entry(name)), why);
+        }
+        let mut pages = Pages::default();
+        let ends = (0..=MAX_EMPTY_PAGES).find_map(|page| pages.add(&page.to_string(), ""));
+        assert_eq!(ends, Some("the server sends pages without entries only"));
     }
 
     #[test]

@@ -145,6 +145,7 @@ fn in_words(error: &Error) -> String {
         }
         cause = error.source();
     }
+    let text = secrets::without_quotes(&text);
     let Some(answer) = text.find("<?xml").or_else(|| text.find("<Error>")) else { return text };
     let words = ["Code", "Message"].into_iter().filter_map(|tag| element(&text[answer..], tag));
     let words: Vec<&str> = words.collect();
