@@ -7,6 +7,7 @@ use std::time::SystemTime;
 
 use parquet::arrow::ArrowWriter;
 
+use crate::resume::{undisturbed, workload};
 use crate::support::faults::{Pause, Paused};
 use crate::support::tables::{corpus, read_parquet, strings, table, texts, write_parquet};
 use crate::support::{Pipeline, Tiny, Workspace, copy_folder, count, demo_model, files_below};
@@ -437,6 +438,43 @@ fn a_run_whose_commit_is_unfinished_is_not_shown() {
     fs::remove_file(workspace.path(renamed)).unwrap();
     workspace.longsift(&["run", "pipeline.yaml", "-q"]).success();
     workspace.longsift(&["report", "out.run"]).success();
+}
+
+#[test]
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+fn a_commit_that_cannot_be_finished_is_left_by_a_fresh_start() {
+    let workspace = workload();
+    workspace.run_until_killed(&RUN, "rename out/data", 3);
+    let staged = files_below(&workspace.path("out/.staging"));
+    let lost = staged.iter().find(|path| path.extension().is_some_and(|kind| kind == "parquet"));
+    fs::remove_file(lost.unwrap()).unwrap();
+    workspace.longsift(&RUN).expect(3);
+    let fresh = ["run", "pipeline.yaml", "-q", "--fresh"];
+    for at in 1..=2 {
+        workspace.run_until_killed(&fresh, "out.run/intent.json", at);
+    }
+    workspace.longsift(&fresh).success();
+    assert_eq!(workspace.results(), undisturbed().0);
+}
+
+#[test]
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+fn a_file_created_after_an_interrupted_commit_is_not_replaced() {
+    let workspace = workload();
+    workspace.run_until_killed(&RUN, "rename out/data", 1);
+    let staged = files_below(&workspace.path("out/.staging"));
+    let staged = staged.iter().find(|path| path.extension().is_some_and(|kind| kind == "parquet"));
+    let name = staged.unwrap().file_name().unwrap().to_str().unwrap().to_owned();
+    let own = workspace.path(&format!("out/data/{name}"));
+    fs::write(&own, "of a user").unwrap();
+    for arguments in [&RUN[..], &["run", "pipeline.yaml", "-q", "--fresh"]] {
+        let refused = workspace.longsift(arguments).expect(2).stderr;
+        assert!(refused.contains(&name) && refused.contains("move it away"), "{refused}");
+        assert_eq!(fs::read_to_string(&own).unwrap(), "of a user");
+    }
+    fs::remove_file(&own).unwrap();
+    workspace.longsift(&RUN).success();
+    assert_eq!(workspace.results(), undisturbed().0);
 }
 
 #[test]

@@ -218,6 +218,17 @@ fn an_output_on_another_disk_is_written_and_selected_again() {
 }
 
 #[test]
+fn a_card_is_written_to_an_output_on_another_disk() {
+    let workspace = workspace();
+    let disk = other_file_system(&workspace);
+    workspace.link("out", disk.path());
+    workspace.run(&pipeline().output("card: true"));
+    assert!(disk.path().join("README.md").is_file());
+    workspace.run(&pipeline().output("card: true").filter("keep_fraction: 0.9"));
+    workspace.longsift(&["verify", "out.run"]).success();
+}
+
+#[test]
 fn a_data_folder_on_another_disk_than_the_output_is_refused_at_plan() {
     let workspace = workspace();
     let disk = other_file_system(&workspace);

@@ -274,8 +274,12 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Returns the failure of a run, or that its score tables were replaced, which can look like corruption.
+    /// Returns the failure of a run, or that its score tables were replaced, which can look like corruption. A commit that has
+    /// begun replaces them itself.
     fn tables_changed<T>(&self, failure: Failure) -> Result<T> {
+        if !commit::read_intent(self.directory).is_ok_and(|intent| intent.is_none()) {
+            return Err(failure);
+        }
         match self.borrowed.as_ref().map(BorrowedScores::check) {
             Some(Err(replaced)) => Err(replaced),
             _ => Err(failure),

@@ -19,7 +19,7 @@ use crate::report::overview::{Overview, ReportSources};
 use crate::run::{Run, RunOptions, RunOutcome};
 use crate::run_directory::events;
 use crate::run_directory::hold::RunLock;
-use crate::run_directory::layout::RunDirectory;
+use crate::run_directory::layout::{PartFolders, RunDirectory};
 use crate::run_directory::manifest::{KnownFile, Manifest};
 use crate::run_directory::pipeline_lock::{self, PipelineLock};
 use crate::run_directory::seal::sealed;
@@ -77,7 +77,7 @@ impl Run<'_> {
         }
         let card_name = card_name(plan)?;
         if let Some(name) = card_name {
-            let (path, text) = (folders.records.join(name), card::card(plan, &summary));
+            let (path, text) = (folders.data.join(name), card::card(plan, &summary));
             manifest.card = Some(directory.write_text(&path, name, text.as_bytes())?);
         }
         if let Some(borrowed) = &self.borrowed {
@@ -87,9 +87,8 @@ impl Run<'_> {
         let calibration = &selection.calibration;
         manifest.calibration =
             Some(directory.write_record(&folders.records, "calibration.json", calibration)?);
-        let folder = &folders.records;
         let replaced =
-            self.commit(folder, &mut manifest, lock, &staged.moves, &summary, run_lock)?;
+            self.commit(&folders, &mut manifest, lock, &staged.moves, &summary, run_lock)?;
         let mut warnings = [selection.warnings, found.warnings].concat();
         warnings.extend(card_name.and_then(|name| edited_card_warning(plan, name)));
         Ok(RunOutcome { labels, warnings, replaced, ..RunOutcome::new(summary) })
@@ -143,18 +142,18 @@ impl Run<'_> {
         files.into_iter().map(stage).collect()
     }
 
-    /// Stages the records of the selection in `folder` and moves everything into place together. `moves` lists the parts.
+    /// Stages the records of the selection and moves everything into place together. `moves` lists the parts.
     /// Returns the kept samples of a selection of other settings that it replaces.
     fn commit(
         &self,
-        folder: &Path,
+        folders: &PartFolders,
         manifest: &mut Manifest,
         lock: &PipelineLock,
         moves: &[(PathBuf, PathBuf)],
         summary: &Summary,
         run_lock: &RunLock,
     ) -> Result<Option<u64>> {
-        let directory = self.directory;
+        let (directory, folder) = (self.directory, &folders.records);
         let starts_again = self.scores.root == directory.fresh().root;
         let replaces_all = starts_again || self.plan.options.fresh;
         let before = match Manifest::read(directory) {
@@ -196,7 +195,7 @@ impl Run<'_> {
             rename(folder, root, name);
         }
         manifest.report.iter().for_each(|part| rename(folder, root, &part.path));
-        manifest.card.iter().for_each(|part| rename(folder, &directory.output, &part.path));
+        manifest.card.iter().for_each(|part| rename(&folders.data, &directory.output, &part.path));
         let mut superseded = Vec::new();
         if let Some(before) = before {
             superseded.extend(before.data.iter().map(|part| directory.data().join(&part.path)));
@@ -222,10 +221,7 @@ impl Run<'_> {
         // Another program may have written to the output since the run began.
         refuse_foreign_data(directory, &self.ours, replaces_all)?;
         refuse_edited_card(directory, manifest)?;
-        if self.is_intent_damaged {
-            directory.remove_intent()?;
-        }
-        commit::commit(directory, &intent, run_lock)?;
+        commit::commit(directory, intent, run_lock, self.is_intent_damaged)?;
         let times = self.progress.times();
         let seconds: Vec<_> =
             times.iter().map(|(stage, time)| json!([stage, time.as_secs_f64()])).collect();

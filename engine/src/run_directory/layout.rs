@@ -33,7 +33,7 @@ use crate::base::text;
 use crate::storage::marked::Mark;
 use crate::storage::{files, store};
 
-/// Names of the dataset card, which is staged in the run directory and moved to the output.
+/// Names of the dataset card, which is staged with the data files and moved to the output.
 pub(super) const CARDS: [&str; 2] = ["README.longsift.md", "README.md"];
 
 /// Folders of the parts of a selection before the commit.

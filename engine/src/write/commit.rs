@@ -31,6 +31,36 @@ pub struct Intent {
     /// Sources and targets, in order.
     pub renames: Vec<(CommitPath, CommitPath)>,
     pub removals: Vec<CommitPath>,
+    /// State when the commit began.
+    #[serde(default)]
+    pub begin: Option<CommitBegin>,
+}
+
+/// State of the files of a commit when it began.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommitBegin {
+    /// SHA-256 of the new manifest.
+    manifest: String,
+    /// Data files that existed and that the commit replaces.
+    replaced: Vec<CommitPath>,
+}
+
+impl CommitBegin {
+    fn new(directory: &RunDirectory, renames: &[(CommitPath, CommitPath)]) -> Result<Self> {
+        let (mut manifest, mut replaced) = (String::new(), Vec::new());
+        for (from, to) in renames {
+            let path = to.resolve(directory);
+            if path == directory.manifest() {
+                manifest = files::digest(&from.resolve(directory))?.sha256;
+            } else if !is_address(&path)
+                && path.starts_with(directory.data())
+                && files::size(&path)?.is_some()
+            {
+                replaced.push(to.clone());
+            }
+        }
+        Ok(Self { manifest, replaced })
+    }
 }
 
 /// File of a commit, relative to one of the two folders, so that a copied record refers to the copied files.
@@ -78,11 +108,22 @@ impl CommitPath {
 }
 
 /// Writes the intent durably and executes it. Of several concurrent processes, one succeeds; others change nothing.
-pub fn commit(directory: &RunDirectory, intent: &Intent, run_lock: &RunLock) -> Result<()> {
+/// `replaces`: the intent takes the place of one that cannot be executed.
+pub fn commit(
+    directory: &RunDirectory,
+    mut intent: Intent,
+    run_lock: &RunLock,
+    replaces: bool,
+) -> Result<()> {
     files::create_folder(&directory.data())?;
-    check_folders(directory, intent)?;
-    let json = serde_json::to_vec_pretty(intent).expect("an intent is plain data");
-    if atomic::write_new(&directory.intent(), &json)? {
+    check_folders(directory, &intent)?;
+    intent.begin = Some(CommitBegin::new(directory, &intent.renames)?);
+    let json = serde_json::to_vec_pretty(&intent).expect("an intent is plain data");
+    if replaces {
+        run_lock.check()?;
+        atomic::write_atomic(&directory.intent(), &json)?;
+    }
+    if replaces || atomic::write_new(&directory.intent(), &json)? {
         // If this process was suspended before it wrote, the files may belong to another process.
         if let Err(lost) = run_lock.check() {
             if files::read_if_present(&directory.intent())?.is_some_and(|found| found == json) {
@@ -90,7 +131,7 @@ pub fn commit(directory: &RunDirectory, intent: &Intent, run_lock: &RunLock) -> 
             }
             return Err(lost);
         }
-        return execute(directory, intent, run_lock, Begun::Now);
+        return execute(directory, &intent, run_lock, Begun::Now);
     }
     let message = format!(
         "another process has begun a commit in `{}` since this run began",
@@ -111,6 +152,16 @@ fn check_folders(directory: &RunDirectory, intent: &Intent) -> Result<()> {
     let renames = intent.renames.iter().map(|(from, to)| (folder(from), folder(to)));
     let removals = intent.removals.iter().map(|path| (None, folder(path)));
     let folders: BTreeSet<_> = renames.chain(removals).collect();
+    for (_, to) in &intent.renames {
+        let to = to.resolve(directory);
+        let is_mount = to.parent().and_then(files::mount) != files::mount(&to);
+        if to.is_file() && !to.is_symlink() && is_mount {
+            let message = format!("`{}` is a mount, so it cannot be replaced", to.display());
+            return Err(Diagnostic::error(Blame::Machine, message)
+                .hint("the previous output is unchanged; remove the mount, and run again")
+                .into());
+        }
+    }
     let existing = |folder: Option<PathBuf>| {
         folder?.ancestors().find(|folder| folder.is_dir()).map(Path::to_owned)
     };
@@ -147,15 +198,69 @@ pub fn read_intent(directory: &RunDirectory) -> Result<Option<Intent>> {
     Ok(Some(intent))
 }
 
-/// Returns the data files that an intent moves into place, without sizes or digests; none if it is damaged.
+/// Checks that an interrupted commit can be finished: its manifest is there, and it would replace no data file that was created
+/// after it began.
+fn check_unchanged(directory: &RunDirectory, intent: &Intent) -> Result<()> {
+    let Some(begin) = &intent.begin else { return Ok(()) };
+    let resolved =
+        |(from, to): &(CommitPath, CommitPath)| (from.resolve(directory), to.resolve(directory));
+    for (from, to) in intent.renames.iter().map(resolved) {
+        if to == directory.manifest() {
+            let is_there = || {
+                let path = if files::size(&from)?.is_some() { &from } else { &to };
+                Ok(files::size(path)?.is_some() && files::digest(path)?.sha256 == begin.manifest)
+            };
+            if !repeated(&from, is_there)? {
+                return Err(unfinishable(&from, &to, "is the manifest of the selection").into());
+            }
+        }
+    }
+    // In a store, the object of an interrupted move is at both places.
+    if is_address(&directory.output) {
+        return Ok(());
+    }
+    let moves = intent.renames.iter().filter(|(_, to)| !begin.replaced.contains(to));
+    for (from, to) in moves.map(resolved).filter(|(_, to)| to.starts_with(directory.data())) {
+        if files::size(&from)?.is_some() && files::size(&to)?.is_some() {
+            let message = format!(
+                "`{}` was created after the commit that was interrupted, which would replace it",
+                to.display()
+            );
+            return Err(Diagnostic::error(Blame::Pipeline, message)
+                .hint("move it away, and run again")
+                .into());
+        }
+    }
+    Ok(())
+}
+
+/// Repeats a check of objects: some stores deny an object for a moment after it was written.
+fn repeated(path: &Path, check: impl Fn() -> Result<bool>) -> Result<bool> {
+    for _ in 0..3 {
+        if check()? || !is_address(path) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    check()
+}
+
+/// Returns the data files that an intent has moved into place, without sizes or digests; none if it is damaged.
 pub fn data_of_intent(directory: &RunDirectory) -> Result<Vec<Part>> {
     let intent: Option<Intent> = directory.read_json(&directory.intent())?;
     let renames = intent.map_or(Vec::new(), |intent| intent.renames);
     let is_inside =
         |name: &Path| name.components().all(|part| matches!(part, Component::Normal(_)));
-    let name = |(_, to): &(_, CommitPath)| {
+    let is_moved = |from: &CommitPath| {
+        let from = from.resolve(directory);
+        is_address(&from) || files::size(&from).is_ok_and(|size| size.is_none())
+    };
+    let name = |(from, to): &(CommitPath, CommitPath)| {
         let path = to.resolve(directory);
         let name = path.strip_prefix(directory.data()).ok().filter(|name| is_inside(name))?;
+        if !is_moved(from) {
+            return None;
+        }
         let empty = FileDigest { bytes: 0, sha256: String::new() };
         Some(Part::without_rows(name.to_str()?, empty))
     };
@@ -200,6 +305,9 @@ fn execute(
                 "it was not written by longsift; remove it, or start from scratch with `--fresh`";
             return Err(wrong_intent(directory, &why, hint).into());
         }
+    }
+    if begun == Begun::Before {
+        check_unchanged(directory, intent)?;
     }
     let renames: Vec<(PathBuf, PathBuf)> = intent
         .renames
@@ -345,6 +453,7 @@ mod tests {
         let mut intent = Intent::default();
         intent.rename(&directory, &staged.join("a"), &directory.data().join("a"));
         intent.rename(&directory, &staged.join("b"), &directory.data().join("b"));
+        intent.begin = Some(CommitBegin::new(&directory, &intent.renames).unwrap());
         let before = ["a", "c"].map(|name| directory.data().join(name));
         intent.remove(&directory, before.into_iter());
         (directory, intent)
@@ -399,6 +508,24 @@ mod tests {
                 "nothing is left to replay"
             );
         }
+    }
+
+    #[test]
+    fn a_commit_without_its_manifest_is_not_finished() {
+        let folder = tempfile::tempdir().unwrap();
+        let (directory, mut intent) = prepared(folder.path());
+        let staged = directory.staging().join("manifest.json");
+        std::fs::write(&staged, "new").unwrap();
+        std::fs::write(directory.manifest(), "old").unwrap();
+        intent.rename(&directory, &staged, &directory.manifest());
+        intent.begin = Some(CommitBegin::new(&directory, &intent.renames).unwrap());
+        std::fs::write(directory.intent(), serde_json::to_vec(&intent).unwrap()).unwrap();
+        std::fs::remove_file(&staged).unwrap();
+        let before = data(&directory);
+        let refused = replay(&directory, &directory.lock_exclusive().unwrap()).unwrap_err();
+        assert!(refused.to_string().contains("is the manifest of the selection"), "{refused}");
+        assert_eq!(refused.exit_code(), 3);
+        assert_eq!(data(&directory), before, "nothing was moved");
     }
 
     #[test]
