@@ -455,7 +455,7 @@ fn a_map_of_a_run_refuses_another_tokenizer_or_model() {
         }
         fs::write(&path, bytes).unwrap();
         let refused = workspace.longsift(&of_run).expect(3).stderr;
-        assert!(refused.contains("has changed since the run scored its documents"), "{refused}");
+        assert!(refused.contains("the tokenizer or the model differs from that"), "{refused}");
         assert!(refused.contains(says), "{file}: {refused}");
         let tokens = workspace.longsift(&["tokens", "out.run", "-q"]);
         assert_eq!(tokens.code, tokens_code, "{file}: {}", tokens.stderr);

@@ -88,8 +88,9 @@ impl FinishedRun {
         if changes.is_empty() {
             return Ok(());
         }
-        let message = "the tokenizer or the model has changed since the run scored its documents";
-        let hint = "name the pipeline file instead of the run directory to use the present files";
+        let message =
+            "the tokenizer or the model differs from that with which the run scored its documents";
+        let hint = "name the pipeline file instead of the run directory to use the present files and settings";
         Err(Diagnostic::error(Blame::Data, message).notes(changes).hint(hint).into())
     }
 

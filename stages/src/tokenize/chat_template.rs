@@ -21,7 +21,7 @@ const TEMPLATE_FILE: &str = "chat_template.jinja";
 /// File of the template in older folders, and of the special tokens.
 const CONFIG_FILE: &str = "tokenizer_config.json";
 const OLDER_TOKENS_FILE: &str = "special_tokens_map.json";
-/// Objects of further tokens, by name, which take precedence over tokens outside of them.
+/// Objects of further tokens, of any name, which take precedence over tokens outside of them.
 const TOKEN_OBJECTS: [&str; 2] = ["model_specific_special_tokens", "extra_special_tokens"];
 
 /// The block that marks the text of the model in transformers. It is replaced by its content.
@@ -64,16 +64,21 @@ impl ChatTemplate {
         let older = older.filter(|_| !config.contains_key("added_tokens_decoder"));
         let older: Option<Map<String, Value>> =
             older.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        let special_tokens = [Some(&config), older.as_ref()]
-            .into_iter()
-            .flatten()
-            .flat_map(|settings| {
-                let more = TOKEN_OBJECTS.iter().filter_map(|name| settings.get(*name)?.as_object());
-                settings.iter().chain(more.flatten())
-            })
-            .filter(|(name, _)| name.ends_with("_token"))
-            .filter_map(|(name, token)| Some((name.clone(), Value::from(token_text(token)?))));
-        let special_tokens = special_tokens.collect();
+        let files: Vec<&Map<String, Value>> =
+            [Some(&config), older.as_ref()].into_iter().flatten().collect();
+        let named = files.iter().flat_map(|settings| settings.iter());
+        let named = named.filter(|(name, _)| name.ends_with("_token"));
+        let objects = files.iter().flat_map(|settings| {
+            TOKEN_OBJECTS.iter().filter_map(|name| settings.get(*name)?.as_object())
+        });
+        let mut special_tokens = Map::new();
+        for (name, token) in named.chain(objects.flatten()) {
+            match token_text(token) {
+                Some(text) => special_tokens.insert(name.clone(), text.into()),
+                // A later null removes a token.
+                None => special_tokens.remove(name),
+            };
+        }
         let path = folder.join(TEMPLATE_FILE);
         if let Ok(bytes) = read_small_file(&path, MAX_CONFIG_BYTES) {
             let source = String::from_utf8(bytes)
@@ -97,6 +102,16 @@ impl ChatTemplate {
             )
         };
         Ok(Self { path: config_path, source: source.ok_or_else(none)?, special_tokens })
+    }
+
+    /// Returns the special tokens that the template uses and the files do not name. Classes of transformers have defaults for some.
+    pub fn unnamed_tokens(&self) -> Vec<String> {
+        let environment = Environment::new();
+        let Ok(template) = environment.template_from_str(&self.source) else { return Vec::new() };
+        let mut names: Vec<String> = template.undeclared_variables(false).into_iter().collect();
+        names.retain(|name| name.ends_with("_token") && !self.special_tokens.contains_key(name));
+        names.sort_unstable();
+        names
     }
 
     /// Renders a conversation as in training, without a prompt for another message. Cost: the template is rendered
@@ -333,14 +348,17 @@ mod tests {
     #[test]
     fn special_tokens_of_older_files_are_read_as_in_transformers() {
         let config = json!({
-            "chat_template": "{{ bos_token }}{{ eos_token }}{{ image_token }}{{ x_token }}{{ y_token }}",
-            "eos_token": "</s>", "image_token": "no", "extra_special_tokens": {"image_token": "<img>"},
-            "model_specific_special_tokens": {"x_token": "<x>"},
+            "chat_template": "{{ bos_token }}{{ eos_token }}{{ image_token }}{{ x_token }}{{ y_token }}{{ pad_token }}{{ z }}",
+            "eos_token": "</s>", "pad_token": "no", "image_token": "no", "extra_special_tokens": {"image_token": "<img>"},
+            "model_specific_special_tokens": {"x_token": "<x>", "z": "<z>"},
         });
-        let older = json!({"bos_token": {"content": "<s>"}, "eos_token": "old",
+        let older = json!({"bos_token": {"content": "<s>"}, "eos_token": "old", "pad_token": null, "image_token": "old",
                            "extra_special_tokens": {"y_token": "<y>"}})
         .to_string();
-        for (newer_form, expected) in [(false, "<s>old<img><x><y>"), (true, "</s><img><x>")] {
+        for (newer_form, expected, unnamed) in [
+            (false, "<s>old<img><x><y><z>", &["pad_token"][..]),
+            (true, "</s><img><x>no<z>", &["bos_token", "y_token"]),
+        ] {
             let mut config = config.clone();
             if newer_form {
                 config["added_tokens_decoder"] = json!({});
@@ -349,6 +367,7 @@ mod tests {
             fs::write(folder.path().join(OLDER_TOKENS_FILE), &older).unwrap();
             let template = ChatTemplate::open(folder.path()).unwrap();
             assert_eq!(template.render(&[]).unwrap().text, expected);
+            assert_eq!(template.unnamed_tokens(), unnamed);
         }
     }
 
