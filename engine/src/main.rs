@@ -13,7 +13,7 @@ fn main() -> ExitCode {
     exit_when_machine_runs_out();
     let command = thread::Builder::new().name("main".to_owned()).stack_size(STACK_BYTES);
     // A panic is a bug in longsift: its message is printed and the exit code is `BUG`.
-    let code = match command.spawn(|| commands::main(&commands::parse())) {
+    let code = match command.spawn(commands::main) {
         Ok(command) => command.join().unwrap_or(BUG),
         Err(error) => {
             exit_if_out_of_resources(&error.to_string());

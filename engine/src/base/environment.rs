@@ -19,7 +19,7 @@ pub(crate) fn variable(name: &str) -> Option<String> {
 /// Whether a variable contains a secret, by the last word of its name.
 fn is_secret(name: &str) -> bool {
     let last = name.rsplit('_').next().unwrap_or_default();
-    ["KEY", "TOKEN", "SECRET", "PASSWORD", "BASE64"].contains(&last)
+    ["KEY", "TOKEN", "SECRET", "PASSWORD", "BASE64", "HEADER"].contains(&last)
 }
 
 /// Refuses a value that cannot be part of an HTTP header. The reason names the variable without its value.

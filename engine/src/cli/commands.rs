@@ -50,21 +50,23 @@ use crate::tools::{
 
 const MAX_IDS_BYTES: u64 = 16 << 20;
 
-/// Parses the command line. Ends the process if it is wrong, or after help was shown.
-pub fn parse() -> Cli {
-    Cli::try_parse().unwrap_or_else(|error| {
-        let text = error.render().to_string();
-        // An unexpected argument may be an address with a password.
-        if let Cow::Owned(public) = shown(&text) {
-            eprint(&public);
-            std::process::exit(error.exit_code());
+/// Runs the command of the command line and returns the exit code.
+pub fn main() -> u8 {
+    match Cli::try_parse() {
+        Ok(cli) => run_command(&cli),
+        Err(refused) => {
+            // An unexpected argument may be an address with a password.
+            match shown(&refused.render().to_string()) {
+                Cow::Owned(public) => eprint(&public),
+                Cow::Borrowed(_) => _ = refused.print(),
+            }
+            refused.exit_code() as u8
         }
-        error.exit()
-    })
+    }
 }
 
 /// Runs a command, reports a failure once and returns the exit code.
-pub fn main(cli: &Cli) -> u8 {
+fn run_command(cli: &Cli) -> u8 {
     let bars = matches!(
         cli.command,
         Command::Run(_) | Command::Bench(_) | Command::Evaluate(_) | Command::Map(_)

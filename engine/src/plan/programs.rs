@@ -10,8 +10,8 @@ use longsift_stages::measures::External;
 
 use super::findings::Findings;
 use crate::base::diagnostic::DiagnosticLocation;
-use crate::base::environment;
 use crate::base::error::Result;
+use crate::base::secrets;
 use crate::base::text::quoted;
 use crate::dataset::documents::ContentColumn;
 use crate::storage::files;
@@ -122,9 +122,13 @@ pub(super) fn find(
 fn environment(settings: &External) -> Vec<(String, OsString)> {
     let passed = settings.pass_environment.iter();
     let passed = passed.filter_map(|name| {
-        // Also hides a secret in what the program prints.
-        environment::variable(name);
-        Some((name.clone(), std::env::var_os(name)?))
+        let value = std::env::var_os(name)?;
+        // Any of them may be a secret, which the program may print.
+        let text = value.to_string_lossy();
+        if !text.starts_with('/') {
+            text.lines().chain([&*text]).for_each(secrets::hide_in_answers);
+        }
+        Some((name.clone(), value))
     });
     let given = settings.environment.iter().map(|(name, value)| (name.clone(), value.into()));
     // Variables in the settings take precedence.

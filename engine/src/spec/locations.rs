@@ -53,26 +53,27 @@ pub(crate) fn take_secrets(root: &mut Node, problems: &mut Problems) -> Vec<Secr
         let Some((scheme, _)) = node.as_str().and_then(location::split) else { continue };
         let scheme = Scheme::from_name(scheme);
         let (public, found) = secrets::split(node.as_str().unwrap_or_default());
+        let is_web = scheme.is_some_and(Scheme::is_web);
+        let address = public.trim_end_matches('/').to_owned();
+        let before = addresses.insert(address, found.clone()).filter(|_| is_web);
+        let differs =
+            |before: &Secrets| (&before.user, &before.query) != (&found.user, &found.query);
+        if before.as_ref().is_some_and(differs) {
+            let message = format!(
+                "the address {} is given twice, with different users or queries",
+                quoted(&public)
+            );
+            problems.error(node.span, message).hint("use the same user and query in both");
+        }
         if found.is_empty() {
             continue;
         }
-        let before = addresses.insert(public.clone(), found.clone());
-        let is_given_twice = before.is_some_and(|before: Secrets| {
-            (&before.user, &before.query) != (&found.user, &found.query)
-        });
         taken.push(found.clone());
         if found.has_inner_user {
             let message =
                 format!("`{key}` contains another address with a user: {}", quoted(&public));
             problems.error(node.span, message).hint("only the user before the first host is used");
-        } else if scheme.is_some_and(Scheme::is_web) {
-            if is_given_twice {
-                let message = format!(
-                    "the address {} is given twice, with different users or queries",
-                    quoted(&public)
-                );
-                problems.error(node.span, message).hint("use the same user and query in both");
-            }
+        } else if is_web {
             secrets::remember(&public, found);
         } else {
             let what = if found.user.is_empty() { "query" } else { "user" };

@@ -293,11 +293,11 @@ fn in_words(status: ExitStatus) -> String {
 
 /// Formats the last lines of standard error on one line; `None` if it is empty.
 fn stderr_in_words(bytes: &[u8]) -> Option<String> {
-    let text_end = String::from_utf8_lossy(bytes);
+    let text_end = secrets::without_credentials(&String::from_utf8_lossy(bytes));
     let lines: Vec<&str> =
         text_end.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
     let last = lines[lines.len().saturating_sub(STDERR_LINES)..].join(" / ");
-    (!last.is_empty()).then(|| text::line_safe(&secrets::without_credentials(&last)))
+    (!last.is_empty()).then(|| text::line_safe(&last))
 }
 
 const STDERR_LINES: usize = 6;

@@ -143,6 +143,8 @@ fn ids(questions: &[Question<'_>]) -> ArrayRef {
 /// Maximum bytes of the body of an answer: 65,536 rows of a hundred statistics take a quarter.
 const MAX_MESSAGE_BYTES: usize = 256 << 20;
 const MAX_HEADER_BYTES: usize = 16 << 20;
+/// Maximum bytes that are searched for secrets before a part of them is quoted.
+const MAX_QUOTED_BYTES: usize = 1 << 16;
 const CONTINUATION: [u8; 4] = [0xff; 4];
 
 /// Decodes answers incrementally from the output of a program.
@@ -185,12 +187,11 @@ impl Answers {
     fn message(&mut self) -> Result<Option<(Vec<u8>, Buffer)>, String> {
         let marked = self.bytes.iter().zip(CONTINUATION).all(|(byte, marker)| *byte == marker);
         if !marked {
-            let start = String::from_utf8_lossy(&self.bytes[..self.bytes.len().min(60)]);
+            let start = &self.bytes[..self.bytes.len().min(MAX_QUOTED_BYTES)];
+            let start = secrets::without_credentials(&String::from_utf8_lossy(start));
             let line = start.lines().next().unwrap_or_default();
-            return Err(format!(
-                "expected an Arrow message, got {}",
-                quoted(&secrets::without_credentials(line))
-            ));
+            let line = &line[..line.floor_char_boundary(60)];
+            return Err(format!("expected an Arrow message, got {}", quoted(line)));
         }
         let Some(length) = self.bytes.get(4..8) else { return Ok(None) };
         let length = i32::from_le_bytes(length.try_into().expect("four bytes"));

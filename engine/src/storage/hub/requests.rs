@@ -206,24 +206,24 @@ fn request<T: for<'a> Deserialize<'a>>(
     Ok((json, answer.headers))
 }
 
-/// Returns the next page of a list, from `Link: <https://…>; rel="next"`. A link to a plain connection is an error.
+/// Returns the next page of a list, from `Link: <https://…>; rel="next"` (RFC 8288). A link to a plain connection is an error.
 fn next_page(from: &Url, headers: &HeaderMap) -> Result<Option<Url>, String> {
     // Text outside ASCII is in other parameters or in an address.
     let links = headers.get_all(header::LINK).iter();
     let links: Vec<_> = links.map(|links| String::from_utf8_lossy(links.as_bytes())).collect();
     let is_next = |link: &&str| {
-        let parameters = link.split(';').skip(1).filter_map(|parameter| parameter.split_once('='));
+        let parameters = split_unquoted(link, ';').into_iter().skip(1);
+        let mut parameters = parameters.filter_map(|parameter| parameter.split_once('='));
         let is_rel = |name: &str| name.trim().trim_end_matches('*').eq_ignore_ascii_case("rel");
-        let mut relations = parameters.filter(|(name, _)| is_rel(name));
-        relations.any(|(_, value)| {
+        // Only the first one counts.
+        parameters.find(|(name, _)| is_rel(name)).is_some_and(|(_, value)| {
             // An extended value begins with its character set and language.
             let value = value.trim().trim_matches(['"', '\'']);
-            let mut values =
-                value.split_whitespace().map(|value| value.rsplit('\'').next().unwrap_or_default());
+            let mut values = value.split_whitespace().filter_map(|value| value.rsplit('\'').next());
             values.any(|value| value.eq_ignore_ascii_case("next"))
         })
     };
-    let next = links.iter().flat_map(|links| parts_of(links)).find(is_next);
+    let next = links.iter().flat_map(|links| split_unquoted(links, ',')).find(is_next);
     let Some(next) = next.map(str::trim) else { return Ok(None) };
     let link = next.strip_prefix('<').and_then(|link| link.split_once('>'));
     let url = link.and_then(|(link, _)| from.join(link).ok());
@@ -233,19 +233,21 @@ fn next_page(from: &Url, headers: &HeaderMap) -> Result<Option<Url>, String> {
     }
 }
 
-/// Splits links at the commas outside addresses and quoted texts.
-fn parts_of(links: &str) -> Vec<&str> {
-    let mut ends = None;
-    let split = move |character: char| {
-        match (ends, character) {
-            (None, '<') => ends = Some('>'),
-            (None, '"') => ends = Some('"'),
-            (Some(end), _) if character == end => ends = None,
+/// Splits links or their parameters at a separator outside addresses and quoted texts.
+fn split_unquoted(text: &str, separator: char) -> Vec<&str> {
+    let (mut end, mut is_escaped) = (None, false);
+    let is_separator = move |character: char| {
+        let is_literal = std::mem::take(&mut is_escaped);
+        match (end, character) {
+            (None, '<') => end = Some('>'),
+            (None, '"') => end = Some('"'),
+            (Some('"'), '\\') => is_escaped = !is_literal,
+            (Some(closing), _) if character == closing && !is_literal => end = None,
             _ => {}
         }
-        ends.is_none() && character == ','
+        end.is_none() && character == separator
     };
-    links.split(split).collect()
+    text.split(is_separator).collect()
 }
 
 /// Whether a name from a server stays below the folder that it is joined to.
@@ -284,6 +286,14 @@ mod tests {
             "title=x; rel=\"next\"",
         ] {
             assert_eq!(next(&format!("<?cursor=2>; {spelled}")), there, "{spelled}");
+        }
+        for last in [
+            "title=\"x; rel=next\"; rel=\"last\"",
+            "rel=last; title=\"5\\\" disk, <?cursor=9>; rel=next\"",
+            "rel=\"last\"; rel=\"next\"",
+        ] {
+            let links = format!("<?cursor=4;rel=next;>; {last}, <?cursor=2>; rel=\"next\"");
+            assert_eq!(next(&links), there, "{last}");
         }
         let comma = next("<?cursor=1,>; rel=\"prev\", <?cursor=2,3>; rel=\"next\"");
         assert_eq!(comma, Ok(Some("https://hub/api/list?cursor=2,3".to_owned())));

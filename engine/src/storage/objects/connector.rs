@@ -59,7 +59,7 @@ impl Pages {
         let tags = ["<Contents>", "<CommonPrefixes>", "<Blob>", "<BlobPrefix>"];
         let is_empty = !tags.iter().any(|tag| page.contains(tag));
         self.empty = if is_empty { self.empty + 1 } else { 0 };
-        let names = ["<Key>", "<Name>", "<Prefix>"].iter().flat_map(|tag| page.split(tag).skip(1));
+        let names = ["<Key>", "<Name", "<Prefix>"].iter().flat_map(|tag| page.split(tag).skip(1));
         let names: Vec<&str> = names.filter_map(|name| name.split("</").next()).collect();
         let names = (!is_empty).then(|| format!("names\n{}", names.join("\n")));
         let mut keys = names.into_iter().chain([address.to_owned()]);
@@ -151,8 +151,12 @@ impl HttpService for RetryAfterService {
 /// Hides the tokens of a request in answers: some come from a provider and not from a variable.
 fn hide_tokens(request: &HttpRequest) {
     let text = |name: &str| request.headers().get(name)?.to_str().ok();
-    let authorization = text("authorization");
-    let token = authorization.map(|value| value.split_once(' ').map_or(value, |(_, token)| token));
+    // Signatures differ for each request and reveal nothing.
+    let token = text("authorization").and_then(|value| match value.split_once(' ') {
+        Some(("Bearer", token)) => Some(token),
+        Some(_) => None,
+        None => Some(value),
+    });
     for token in text("x-amz-security-token").into_iter().chain(token) {
         secrets::hide_in_answers(token);
     }
@@ -188,7 +192,9 @@ async fn hide_keys(answer: HttpResponse) -> Result<HttpResponse, HttpError> {
     for after in text.split("SecretAccessKey").skip(1) {
         // `": "<key>"` or `><key></`.
         let key = after.trim_start_matches(['"', ':', ' ', '>', '\n', '\t', '\r']);
-        secrets::hide_in_answers(key.split(['"', '<']).next().unwrap_or_default());
+        let key = key.split(['"', '<']).next().unwrap_or_default();
+        let decoded: Option<String> = serde_json::from_str(&format!("\"{key}\"")).ok();
+        secrets::hide_in_answers(&unescaped(&decoded.unwrap_or_else(|| key.to_owned())));
     }
     Ok(HttpResponse::from_parts(parts, bytes.into()))
 }
