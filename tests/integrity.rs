@@ -450,11 +450,44 @@ fn a_commit_that_cannot_be_finished_is_left_by_a_fresh_start() {
     fs::remove_file(lost.unwrap()).unwrap();
     workspace.longsift(&RUN).expect(3);
     let fresh = ["run", "pipeline.yaml", "-q", "--fresh"];
-    for at in 1..=2 {
-        workspace.run_until_killed(&fresh, "out.run/intent.json", at);
+    let other = [&fresh[..], &["--set", "stages.filter.keep_fraction=0.9"]].concat();
+    for (arguments, operation, at) in [
+        (&fresh[..], "out.run/intent.json", 1),
+        (&fresh, "out.run/intent.json", 2),
+        (&fresh, "create out/.staging/", 5),
+        (&other, "rename out.run/staging/manifest.json", 1),
+    ] {
+        workspace.run_until_killed(arguments, operation, at);
+        workspace.longsift(&RUN).expect(3);
     }
     workspace.longsift(&fresh).success();
     assert_eq!(workspace.results(), undisturbed().0);
+}
+
+#[test]
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+fn a_card_edited_after_an_interrupted_commit_is_not_replaced() {
+    let workspace = workspace();
+    let card = workspace.path("out/README.md");
+    let other = [&RUN[..], &["--set", "stages.filter.keep_fraction=0.9"]].concat();
+    workspace.write("pipeline.yaml", pipeline().output("card: true").to_string());
+    for arguments in [&RUN[..], &other] {
+        workspace.run_until_killed(arguments, "rename out/data", 1);
+        let before = fs::read(&card).ok();
+        fs::write(&card, "of a user").unwrap();
+        let refused = workspace.longsift(arguments).expect(2).stderr;
+        assert!(
+            refused.contains("README.md` was created or changed after the commit"),
+            "{refused}"
+        );
+        assert_eq!(fs::read_to_string(&card).unwrap(), "of a user");
+        match before {
+            Some(before) => fs::write(&card, before).unwrap(),
+            None => fs::remove_file(&card).unwrap(),
+        }
+        workspace.longsift(arguments).success();
+        workspace.longsift(&["verify", "out.run"]).success();
+    }
 }
 
 #[test]

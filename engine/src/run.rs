@@ -11,6 +11,7 @@ pub(crate) mod shard;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use longsift_kernels::Kernel;
@@ -105,6 +106,8 @@ struct Run<'a> {
     ours: Vec<Part>,
     /// Whether a commit cannot be finished because its record is damaged; a fresh start replaces it.
     is_intent_damaged: bool,
+    /// Whether this run has begun to move files into place.
+    has_begun_commit: AtomicBool,
     /// Groups of the pipeline's calibration, once it is read; `None` without groups.
     calibrated: Option<CalibratedGroups>,
     /// First layer of the model, once it is needed, and its table without the use by windows.
@@ -136,6 +139,7 @@ pub fn run(
         kernel: None,
         ours: Vec::new(),
         is_intent_damaged: false,
+        has_begun_commit: AtomicBool::new(false),
         calibrated: None,
         layer: None,
         device_use: None,
@@ -277,7 +281,7 @@ impl Run<'_> {
     /// Returns the failure of a run, or that its score tables were replaced, which can look like corruption. A commit that has
     /// begun replaces them itself.
     fn tables_changed<T>(&self, failure: Failure) -> Result<T> {
-        if !commit::read_intent(self.directory).is_ok_and(|intent| intent.is_none()) {
+        if self.has_begun_commit.load(Ordering::Relaxed) {
             return Err(failure);
         }
         match self.borrowed.as_ref().map(BorrowedScores::check) {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 
 use serde_json::{Value, json};
 
@@ -221,6 +222,7 @@ impl Run<'_> {
         // Another program may have written to the output since the run began.
         refuse_foreign_data(directory, &self.ours, replaces_all)?;
         refuse_edited_card(directory, manifest)?;
+        self.has_begun_commit.store(true, Ordering::Relaxed);
         commit::commit(directory, intent, run_lock, self.is_intent_damaged)?;
         let times = self.progress.times();
         let seconds: Vec<_> =

@@ -130,7 +130,7 @@ fn known_digests(plan: &Plan, before: Option<&PipelineLock>) -> Result<Digests> 
 /// finished may have moved its files.
 pub(super) fn data_files(directory: &RunDirectory, fresh: bool) -> Result<Vec<Part>> {
     if fresh {
-        let mut files = Manifest::data_of_any_version(directory)?;
+        let mut files = Manifest::data_of_any_version(directory, &directory.manifest())?;
         files.extend(commit::data_of_intent(directory)?);
         return Ok(files);
     }

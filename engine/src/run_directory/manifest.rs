@@ -94,7 +94,12 @@ impl Manifest {
 
     /// Reads the manifest of a run directory; `None` if it does not exist.
     pub fn read(directory: &RunDirectory) -> Result<Option<Self>> {
-        read_versioned(&directory.manifest(), "manifest", DAMAGED_HINT, is_intact)
+        Self::read_staged(&directory.manifest())
+    }
+
+    /// Reads a manifest that is not yet in place.
+    pub fn read_staged(path: &Path) -> Result<Option<Self>> {
+        read_versioned(path, "manifest", DAMAGED_HINT, is_intact)
     }
 
     /// Like [`Self::read`], but accepts a manifest that does not match its digest.
@@ -220,13 +225,13 @@ impl Manifest {
         Err(Diagnostic::error(Blame::Machine, message).hint("run the command again").into())
     }
 
-    /// Reads the list of files in `data/` from a manifest of any version; empty if it is damaged.
-    pub fn data_of_any_version(directory: &RunDirectory) -> Result<Vec<Part>> {
+    /// Reads the list of files in `data/` from the manifest at `path`, of any version; empty if it is damaged.
+    pub fn data_of_any_version(directory: &RunDirectory, path: &Path) -> Result<Vec<Part>> {
         #[derive(Deserialize)]
         struct Named {
             data: Vec<Part>,
         }
-        let named: Option<Named> = directory.read_json(&directory.manifest())?;
+        let named: Option<Named> = directory.read_json(path)?;
         Ok(named.map_or(Vec::new(), |named| named.data))
     }
 

@@ -12,19 +12,20 @@ use rustix::fs::Access;
 use serde::{Deserialize, Serialize};
 
 use crate::base::diagnostic::{Blame, Diagnostic};
-use crate::base::error::Result;
+use crate::base::error::{Failure, Result};
 use crate::base::parallel;
 use crate::run_directory::hold::RunLock;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::Manifest;
 use crate::run_directory::units::{Part, UnitRecord};
 use crate::storage::error::ErrorKind;
-use crate::storage::files::FileDigest;
 use crate::storage::store::is_address;
 use crate::storage::{atomic, files};
 
 /// Files of a commit per concurrent request.
 const FILES_PER_REQUEST: usize = 128;
+/// Maximum bytes of a file whose digest is recorded before it is replaced: a card that a user may edit.
+const MAX_COMPARED_BYTES: u64 = 64 << 10;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Intent {
@@ -41,26 +42,43 @@ pub struct Intent {
 pub struct CommitBegin {
     /// SHA-256 of the new manifest.
     manifest: String,
-    /// Data files that existed and that the commit replaces.
-    replaced: Vec<CommitPath>,
+    /// Data files of the new manifest.
+    data: Vec<Part>,
+    /// Files of the output that the commit replaces or removes, with their SHA-256; without it for large ones. Empty in a store.
+    existing: Vec<(CommitPath, String)>,
 }
 
 impl CommitBegin {
-    fn new(directory: &RunDirectory, renames: &[(CommitPath, CommitPath)]) -> Result<Self> {
-        let (mut manifest, mut replaced) = (String::new(), Vec::new());
-        for (from, to) in renames {
-            let path = to.resolve(directory);
-            if path == directory.manifest() {
-                manifest = files::digest(&from.resolve(directory))?.sha256;
-            } else if !is_address(&path)
-                && path.starts_with(directory.data())
-                && files::size(&path)?.is_some()
-            {
-                replaced.push(to.clone());
+    fn new(directory: &RunDirectory, intent: &Intent) -> Result<Self> {
+        let mut begin = Self { manifest: String::new(), data: Vec::new(), existing: Vec::new() };
+        for (from, to) in &intent.renames {
+            if to.resolve(directory) == directory.manifest() {
+                let staged = from.resolve(directory);
+                begin.manifest = files::digest(&staged)?.sha256;
+                begin.data = Manifest::data_of_any_version(directory, &staged)?;
             }
         }
-        Ok(Self { manifest, replaced })
+        for path in intent.renames.iter().map(|(_, to)| to).chain(&intent.removals) {
+            if let Some(state) = small_state(directory, path)? {
+                begin.existing.push((path.clone(), state));
+            }
+        }
+        Ok(begin)
     }
+}
+
+/// Returns the SHA-256 of a file of the output, empty for a large one; `None` if it does not exist or is in a store.
+fn small_state(directory: &RunDirectory, path: &CommitPath) -> Result<Option<String>> {
+    let CommitPath::Output(_) = path else { return Ok(None) };
+    let path = path.resolve(directory);
+    if is_address(&path) {
+        return Ok(None);
+    }
+    Ok(match files::size(&path)? {
+        Some(..=MAX_COMPARED_BYTES) => Some(files::digest(&path)?.sha256),
+        Some(_) => Some(String::new()),
+        None => None,
+    })
 }
 
 /// File of a commit, relative to one of the two folders, so that a copied record refers to the copied files.
@@ -117,7 +135,7 @@ pub fn commit(
 ) -> Result<()> {
     files::create_folder(&directory.data())?;
     check_folders(directory, &intent)?;
-    intent.begin = Some(CommitBegin::new(directory, &intent.renames)?);
+    intent.begin = Some(CommitBegin::new(directory, &intent)?);
     let json = serde_json::to_vec_pretty(&intent).expect("an intent is plain data");
     if replaces {
         run_lock.check()?;
@@ -198,33 +216,54 @@ pub fn read_intent(directory: &RunDirectory) -> Result<Option<Intent>> {
     Ok(Some(intent))
 }
 
-/// Checks that an interrupted commit can be finished: its manifest is there, and it would replace no data file that was created
-/// after it began.
+/// Checks that an interrupted commit can be finished: staged and moved files are those of its manifest, and it would replace or
+/// remove no file that was created or changed after it began.
 fn check_unchanged(directory: &RunDirectory, intent: &Intent) -> Result<()> {
     let Some(begin) = &intent.begin else { return Ok(()) };
-    let resolved =
-        |(from, to): &(CommitPath, CommitPath)| (from.resolve(directory), to.resolve(directory));
-    for (from, to) in intent.renames.iter().map(resolved) {
-        if to == directory.manifest() {
-            let is_there = || {
-                let path = if files::size(&from)?.is_some() { &from } else { &to };
-                Ok(files::size(path)?.is_some() && files::digest(path)?.sha256 == begin.manifest)
-            };
-            if !repeated(&from, is_there)? {
-                return Err(unfinishable(&from, &to, "is the manifest of the selection").into());
-            }
+    let renames: Vec<(PathBuf, PathBuf)> = (intent.renames.iter())
+        .map(|(from, to)| (from.resolve(directory), to.resolve(directory)))
+        .collect();
+    let place = |(from, to): &(PathBuf, PathBuf)| -> Result<PathBuf> {
+        Ok(if files::size(from)?.is_some() { from.clone() } else { to.clone() })
+    };
+    let is_original = |rename: &(PathBuf, PathBuf), sha256: &str| {
+        repeated(&rename.0, || {
+            let path = place(rename)?;
+            Ok(files::size(&path)?.is_some() && files::digest(&path)?.sha256 == sha256)
+        })
+    };
+    let mut parts: HashMap<PathBuf, Part> = HashMap::new();
+    if let Some(rename) = renames.iter().find(|(_, to)| *to == directory.manifest()) {
+        if !is_original(rename, &begin.manifest)? {
+            return Err(
+                unfinishable(&rename.0, &rename.1, "is the manifest of the selection").into()
+            );
         }
+        parts = Manifest::read_staged(&place(rename)?)?.map_or(parts, |of| parts_of(directory, of));
     }
-    // In a store, the object of an interrupted move is at both places.
-    if is_address(&directory.output) {
-        return Ok(());
-    }
-    let moves = intent.renames.iter().filter(|(_, to)| !begin.replaced.contains(to));
-    for (from, to) in moves.map(resolved).filter(|(_, to)| to.starts_with(directory.data())) {
-        if files::size(&from)?.is_some() && files::size(&to)?.is_some() {
+    let threads = concurrency(&directory.output, renames.len());
+    parallel::in_order(renames.len(), threads, |index| match parts.get(&renames[index].1) {
+        Some(part) if !is_original(&renames[index], &part.sha256)? => {
+            let (from, to) = &renames[index];
+            Err(unfinishable(from, to, "is the file of the selection").into())
+        }
+        _ => Ok(()),
+    })?;
+    let targets = intent.renames.iter().filter_map(|(from, to)| {
+        let is_staged = files::size(&from.resolve(directory)).is_ok_and(|size| size.is_some());
+        is_staged.then_some(to)
+    });
+    for path in targets.chain(&intent.removals) {
+        let Some(state) = small_state(directory, path)? else { continue };
+        let before = begin.existing.iter().find(|(existing, _)| existing == path);
+        let path = path.resolve(directory);
+        let is_unchanged = before.is_some_and(|(_, before)| *before == state);
+        // An attempt after the commit may have staged a file that is in place already.
+        let is_new = |part: &Part| Ok::<_, Failure>(files::digest(&path)?.sha256 == part.sha256);
+        if !is_unchanged && !parts.get(&path).map(is_new).transpose()?.unwrap_or(false) {
             let message = format!(
-                "`{}` was created after the commit that was interrupted, which would replace it",
-                to.display()
+                "`{}` was created or changed after the commit that was interrupted, which would replace or remove it",
+                path.display()
             );
             return Err(Diagnostic::error(Blame::Pipeline, message)
                 .hint("move it away, and run again")
@@ -232,6 +271,18 @@ fn check_unchanged(directory: &RunDirectory, intent: &Intent) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Returns the files of a selection with their places.
+fn parts_of(directory: &RunDirectory, manifest: Manifest) -> HashMap<PathBuf, Part> {
+    let data = manifest.data.into_iter().map(|part| (directory.data().join(&part.path), part));
+    let card = manifest.card.into_iter().map(|part| (directory.output.join(&part.path), part));
+    let of_units = manifest.units.iter().flat_map(UnitRecord::parts).cloned();
+    let records = manifest.dropped.into_iter().chain(manifest.selection).chain(of_units);
+    let records = records.chain(manifest.calibration).chain(manifest.summary);
+    let records = records.chain(manifest.report).chain(manifest.quarantined_files);
+    let records = records.map(|part| (directory.root.join(&part.path), part));
+    data.chain(card).chain(records).collect()
 }
 
 /// Repeats a check of objects: some stores deny an object for a moment after it was written.
@@ -245,26 +296,18 @@ fn repeated(path: &Path, check: impl Fn() -> Result<bool>) -> Result<bool> {
     check()
 }
 
-/// Returns the data files that an intent has moved into place, without sizes or digests; none if it is damaged.
+/// Returns the data files that a commit has moved into place; none if its intent is damaged.
 pub fn data_of_intent(directory: &RunDirectory) -> Result<Vec<Part>> {
     let intent: Option<Intent> = directory.read_json(&directory.intent())?;
-    let renames = intent.map_or(Vec::new(), |intent| intent.renames);
-    let is_inside =
-        |name: &Path| name.components().all(|part| matches!(part, Component::Normal(_)));
-    let is_moved = |from: &CommitPath| {
-        let from = from.resolve(directory);
-        is_address(&from) || files::size(&from).is_ok_and(|size| size.is_none())
-    };
-    let name = |(from, to): &(CommitPath, CommitPath)| {
-        let path = to.resolve(directory);
-        let name = path.strip_prefix(directory.data()).ok().filter(|name| is_inside(name))?;
-        if !is_moved(from) {
-            return None;
-        }
-        let empty = FileDigest { bytes: 0, sha256: String::new() };
-        Some(Part::without_rows(name.to_str()?, empty))
-    };
-    Ok(renames.iter().filter_map(name).collect())
+    let mut files = intent.and_then(|intent| intent.begin).map_or(Vec::new(), |begin| begin.data);
+    let data = directory.data();
+    let is_there = parallel::in_order(files.len(), directory.concurrency(1), |index| {
+        Ok(files::size(&data.join(&files[index].path))?.is_some()
+            && files[index].is_unchanged(&data)?)
+    })?;
+    let mut is_there = is_there.into_iter();
+    files.retain(|_| is_there.next() == Some(true));
+    Ok(files)
 }
 
 fn wrong_intent(directory: &RunDirectory, why: &str, hint: &str) -> Diagnostic {
@@ -321,14 +364,11 @@ fn execute(
     parallel::in_order(removals.len(), threads(removals.len()), |index| {
         run_lock.remove_file(&removals[index])
     })?;
-    let moved = parallel::in_order(renames.len(), threads(renames.len()), |index| {
+    parallel::in_order(renames.len(), threads(renames.len()), |index| {
         run_lock.confirm()?;
         let (from, to) = &renames[index];
         put_in_place(from, to, begun)
     })?;
-    let before =
-        renames.iter().zip(moved).filter(|(_, moved)| !moved).map(|((from, to), _)| (from, to));
-    check_moved_before(directory, &before.collect::<Vec<_>>())?;
     let mut emptied: Vec<&Path> = removals.iter().filter_map(|path| path.parent()).collect();
     emptied.dedup();
     for folder in emptied {
@@ -372,9 +412,9 @@ enum Begun {
     Before,
 }
 
-/// Moves a file of a selection into place. Returns `false` if an interrupted commit may have moved it: only a file of the target's
-/// name exists.
-fn put_in_place(from: &Path, to: &Path, begun: Begun) -> Result<bool> {
+/// Moves a file of a selection into place, unless an interrupted commit may have moved it: only a file of the target's name
+/// exists.
+fn put_in_place(from: &Path, to: &Path, begun: Begun) -> Result<()> {
     files::create_folder(to.parent().unwrap_or(Path::new("/")))?;
     let mut attempts = 0;
     let gone = loop {
@@ -387,37 +427,13 @@ fn put_in_place(from: &Path, to: &Path, begun: Begun) -> Result<bool> {
             Err(error) if error.kind == ErrorKind::NotFound && begun == Begun::Before => {
                 break error;
             }
-            done => return Ok(done.map(|()| true)?),
+            done => return Ok(done?),
         }
     };
     if files::size(to)?.is_some() {
-        return Ok(false);
-    }
-    Err(unfinishable(from, to, &format!("exists ({gone})")).into())
-}
-
-/// Checks that files which were not moved now are those that an interrupted commit has moved, by the manifest in place.
-fn check_moved_before(directory: &RunDirectory, moved: &[(&PathBuf, &PathBuf)]) -> Result<()> {
-    if moved.is_empty() {
         return Ok(());
     }
-    let Some(manifest) = Manifest::read(directory)? else { return Ok(()) };
-    let data = manifest.data.iter().map(|part| (directory.data().join(&part.path), part));
-    let of_units = manifest.units.iter().flat_map(UnitRecord::parts);
-    let records = manifest.dropped.iter().chain(&manifest.selection).chain(of_units);
-    let records = records.chain(&manifest.calibration).chain(&manifest.summary);
-    let records = records.chain(&manifest.report).chain(&manifest.quarantined_files);
-    let records = records.map(|part| (directory.root.join(&part.path), part));
-    let parts: HashMap<PathBuf, &Part> = data.chain(records).collect();
-    parallel::in_order(moved.len(), concurrency(&directory.output, moved.len()), |index| {
-        let (from, to) = moved[index];
-        let Some(part) = parts.get(to) else { return Ok(()) };
-        if files::digest(to)?.sha256 == part.sha256 {
-            return Ok(());
-        }
-        Err(unfinishable(from, to, "is the file of the selection").into())
-    })
-    .map(drop)
+    Err(unfinishable(from, to, &format!("exists ({gone})")).into())
 }
 
 fn unfinishable(from: &Path, to: &Path, why: &str) -> Diagnostic {
@@ -453,9 +469,9 @@ mod tests {
         let mut intent = Intent::default();
         intent.rename(&directory, &staged.join("a"), &directory.data().join("a"));
         intent.rename(&directory, &staged.join("b"), &directory.data().join("b"));
-        intent.begin = Some(CommitBegin::new(&directory, &intent.renames).unwrap());
         let before = ["a", "c"].map(|name| directory.data().join(name));
         intent.remove(&directory, before.into_iter());
+        intent.begin = Some(CommitBegin::new(&directory, &intent).unwrap());
         (directory, intent)
     }
 
@@ -518,7 +534,7 @@ mod tests {
         std::fs::write(&staged, "new").unwrap();
         std::fs::write(directory.manifest(), "old").unwrap();
         intent.rename(&directory, &staged, &directory.manifest());
-        intent.begin = Some(CommitBegin::new(&directory, &intent.renames).unwrap());
+        intent.begin = Some(CommitBegin::new(&directory, &intent).unwrap());
         std::fs::write(directory.intent(), serde_json::to_vec(&intent).unwrap()).unwrap();
         std::fs::remove_file(&staged).unwrap();
         let before = data(&directory);
