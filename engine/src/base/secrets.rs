@@ -217,10 +217,14 @@ fn without_word(text: &str, value: &str) -> String {
 pub(crate) fn masked(line: &str) -> Cow<'_, str> {
     let (text, starts) = without_escapes(line);
     let ranges = ranges(&text, |before, address| {
-        match before.trim_end().chars().next_back().filter(|quote| matches!(quote, '"' | '\'')) {
-            Some(quote) => address.find(quote),
-            None => [" #", "\t#", ", "].iter().filter_map(|end| address.find(end)).min(),
+        let quote = before.trim_end().chars().next_back();
+        if let Some(quote) = quote.filter(|quote| matches!(quote, '"' | '\'')) {
+            return address.find(quote);
         }
+        // A comma ends a value only inside brackets.
+        let in_brackets = before.contains(['{', '[']);
+        let ends = [" #", "\t#", ", "].into_iter().take(if in_brackets { 3 } else { 2 });
+        ends.filter_map(|end| address.find(end)).min()
     });
     if ranges.is_empty() {
         return line.into();
@@ -261,6 +265,8 @@ fn escaped(text: &str) -> Option<(char, usize)> {
         'x' => 2,
         'u' => 4,
         'U' => 8,
+        // Single quotes know no escape with a backslash.
+        '\'' => return None,
         _ => return Some((kind, 1 + kind.len_utf8())),
     };
     let code = u32::from_str_radix(text.get(2..2 + digits)?, 16).ok()?;
@@ -392,6 +398,8 @@ mod tests {
             ("path: 'http://a b@h/x?q', more: 1", "path: 'http://****h/x**', more: 1"),
             (r#"path: " http://a\x22\u0022b@h/x""#, r#"path: " http://*************h/x""#),
             ("path: 'http://it''s@h/x?q' # a", "path: 'http://******h/x**' # a"),
+            ("path: http://a, b@h/x?q, r # a", "path: http://*****h/x***** # a"),
+            (r"path: 'http://a\''b@h/x'", r"path: 'http://******h/x'"),
             ("{path: http://a b@h/x?q r, b: 1}", "{path: http://****h/x****, b: 1}"),
             (r"path: C:\x\", r"path: C:\x\"),
         ] {

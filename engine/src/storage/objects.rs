@@ -245,7 +245,14 @@ fn client(scheme: Scheme, root: &str) -> Result<BucketClient, String> {
             };
             client!(configured("AZURE_", builder, MicrosoftAzureBuilder::with_config)?)
         }
-        _ => client!(configured("AWS_", AmazonS3Builder::new(), AmazonS3Builder::with_config)?),
+        _ => {
+            let token = "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE";
+            if let Some(path) = environment::variable(token) {
+                let text = std::fs::read_to_string(path).unwrap_or_default();
+                environment::check_header(&format!("the file of {token}"), &text)?;
+            }
+            client!(configured("AWS_", AmazonS3Builder::new(), AmazonS3Builder::with_config)?)
+        }
     };
     clients.insert(root.to_owned(), client.clone());
     Ok(client)

@@ -24,6 +24,8 @@ const END_SECONDS: u64 = 10;
 const PIPE_DRAIN_TIME: Duration = Duration::from_millis(200);
 /// Maximum bytes kept of the end of its standard error.
 const STDERR_BYTES: usize = 2048;
+/// Bytes that are kept, so that a secret at the start of the quoted ones is found.
+const KEPT_STDERR_BYTES: usize = 1 << 16;
 
 pub(super) struct Child {
     process: std::process::Child,
@@ -216,7 +218,7 @@ impl Child {
 
     fn read_stderr(&mut self) {
         self.stderr_end.extend_from_slice(read_some(&mut self.stderr, &mut [0; 1 << 14]));
-        let over = self.stderr_end.len().saturating_sub(STDERR_BYTES);
+        let over = self.stderr_end.len().saturating_sub(KEPT_STDERR_BYTES);
         self.stderr_end.drain(..over);
     }
 
@@ -294,8 +296,9 @@ fn in_words(status: ExitStatus) -> String {
 /// Formats the last lines of standard error on one line; `None` if it is empty.
 fn stderr_in_words(bytes: &[u8]) -> Option<String> {
     let text_end = secrets::without_credentials(&String::from_utf8_lossy(bytes));
+    let start = text_end.ceil_char_boundary(text_end.len().saturating_sub(STDERR_BYTES));
     let lines: Vec<&str> =
-        text_end.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
+        text_end[start..].lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
     let last = lines[lines.len().saturating_sub(STDERR_LINES)..].join(" / ");
     (!last.is_empty()).then(|| text::line_safe(&last))
 }

@@ -183,6 +183,9 @@ pub(super) fn failed(url: &Url, kind: ErrorKind, why: impl Into<Cause>) -> Stora
 
 /// Returns an address without user and query.
 pub(crate) fn shown(url: &Url) -> String {
+    let mut url = url.clone();
+    url.set_query(None);
+    url.set_fragment(None);
     secrets::shown(url.as_str()).into_owned()
 }
 
