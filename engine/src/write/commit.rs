@@ -253,11 +253,12 @@ fn check_unchanged(directory: &RunDirectory, intent: &Intent) -> Result<()> {
         let is_staged = files::size(&from.resolve(directory)).is_ok_and(|size| size.is_some());
         is_staged.then_some(to)
     });
+    let existing: HashMap<&CommitPath, &String> =
+        begin.existing.iter().map(|(path, state)| (path, state)).collect();
     for path in targets.chain(&intent.removals) {
         let Some(state) = small_state(directory, path)? else { continue };
-        let before = begin.existing.iter().find(|(existing, _)| existing == path);
+        let is_unchanged = existing.get(path) == Some(&&state);
         let path = path.resolve(directory);
-        let is_unchanged = before.is_some_and(|(_, before)| *before == state);
         // An attempt after the commit may have staged a file that is in place already.
         let is_new = |part: &Part| Ok::<_, Failure>(files::digest(&path)?.sha256 == part.sha256);
         if !is_unchanged && !parts.get(&path).map(is_new).transpose()?.unwrap_or(false) {
@@ -287,13 +288,16 @@ fn parts_of(directory: &RunDirectory, manifest: Manifest) -> HashMap<PathBuf, Pa
 
 /// Repeats a check of objects: some stores deny an object for a moment after it was written.
 fn repeated(path: &Path, check: impl Fn() -> Result<bool>) -> Result<bool> {
-    for _ in 0..3 {
-        if check()? || !is_address(path) {
-            break;
+    let attempts = if is_address(path) { 4 } else { 1 };
+    for attempt in 1..=attempts {
+        if check()? {
+            return Ok(true);
         }
-        std::thread::sleep(Duration::from_millis(200));
+        if attempt < attempts {
+            std::thread::sleep(Duration::from_millis(200));
+        }
     }
-    check()
+    Ok(false)
 }
 
 /// Returns the data files that a commit has moved into place; none if its intent is damaged.

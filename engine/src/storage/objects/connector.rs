@@ -35,6 +35,9 @@ const MAX_CREDENTIALS_BYTES: u64 = 64 << 10;
 const CREDENTIAL_PARAMETERS: [&str; 4] =
     ["WebIdentityToken", "assertion", "client_assertion", "client_secret"];
 
+/// Schemes of the header `Authorization` with a signature of S3 or Azure.
+const SIGNATURE_SCHEMES: [&str; 2] = ["AWS4-", "SharedKey"];
+
 /// Headers of requests that copy an object.
 const COPY_SOURCES: [&str; 2] = ["x-amz-copy-source", "x-goog-copy-source"];
 
@@ -153,8 +156,8 @@ fn hide_tokens(request: &HttpRequest) {
     let text = |name: &str| request.headers().get(name)?.to_str().ok();
     // Signatures differ for each request and reveal nothing.
     let token = text("authorization").and_then(|value| match value.split_once(' ') {
-        Some(("Bearer", token)) => Some(token),
-        Some(_) => None,
+        Some((scheme, _)) if SIGNATURE_SCHEMES.iter().any(|of| scheme.starts_with(of)) => None,
+        Some((_, token)) => Some(token),
         None => Some(value),
     });
     for token in text("x-amz-security-token").into_iter().chain(token) {
