@@ -488,6 +488,13 @@ fn a_card_edited_after_an_interrupted_commit_is_not_replaced() {
         workspace.longsift(arguments).success();
         workspace.longsift(&["verify", "out.run"]).success();
     }
+    // A card that is in place may be edited.
+    let last = [&RUN[..], &["--set", "stages.filter.keep_fraction=0.7"]].concat();
+    workspace.run_until_killed(&last, "unlink out.run/intent.json", 1);
+    let edited = [fs::read(&card).unwrap(), b"of a user".to_vec()].concat();
+    fs::write(&card, &edited).unwrap();
+    workspace.longsift(&last).success();
+    assert_eq!(fs::read(&card).unwrap(), edited);
 }
 
 #[test]

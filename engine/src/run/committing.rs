@@ -29,7 +29,7 @@ use crate::run_directory::units::{self, Part, UnitRecord};
 use crate::score::context::ScoreTotals;
 use crate::select::Selection;
 use crate::write::Writer;
-use crate::write::commit::{self, Intent};
+use crate::write::commit::{self, CommitBegin, Intent};
 use crate::write::staged::StagedFiles;
 
 impl Run<'_> {
@@ -190,7 +190,7 @@ impl Run<'_> {
             .is_some_and(|before| digests(&before.selection) != digests(&manifest.selection));
         manifest.summary = Some(directory.write_record(folder, "summary.json", summary)?);
         manifest.events = events::recorded(directory)?;
-        directory.write_record(folder, "manifest.json", &sealed(manifest))?;
+        let written = directory.write_record(folder, "manifest.json", &sealed(manifest))?;
         lock.write(&folder.join("pipeline.lock"))?;
         for name in ["pipeline.lock", "calibration.json", "manifest.json", "summary.json"] {
             rename(folder, root, name);
@@ -223,7 +223,9 @@ impl Run<'_> {
         refuse_foreign_data(directory, &self.ours, replaces_all)?;
         refuse_edited_card(directory, manifest)?;
         self.has_begun_commit.store(true, Ordering::Relaxed);
-        commit::commit(directory, intent, run_lock, self.is_intent_damaged)?;
+        let data = manifest.data.clone();
+        intent.begin = Some(CommitBegin::new(directory, &intent, written.sha256, data)?);
+        commit::commit(directory, &intent, run_lock, self.is_intent_damaged)?;
         let times = self.progress.times();
         let seconds: Vec<_> =
             times.iter().map(|(stage, time)| json!([stage, time.as_secs_f64()])).collect();
@@ -277,6 +279,10 @@ impl Run<'_> {
         manifest.summary =
             Some(directory.write_record(&directory.root, "summary.json", &summary)?);
         directory.write_record(&directory.root, "manifest.json", &sealed(&manifest))?;
+        if self.is_intent_damaged {
+            directory.remove_attempts()?;
+            directory.remove_intent()?;
+        }
         directory.mark_finished(&directory.states()?)
     }
 }

@@ -49,21 +49,20 @@ pub struct CommitBegin {
 }
 
 impl CommitBegin {
-    fn new(directory: &RunDirectory, intent: &Intent) -> Result<Self> {
-        let mut begin = Self { manifest: String::new(), data: Vec::new(), existing: Vec::new() };
-        for (from, to) in &intent.renames {
-            if to.resolve(directory) == directory.manifest() {
-                let staged = from.resolve(directory);
-                begin.manifest = files::digest(&staged)?.sha256;
-                begin.data = Manifest::data_of_any_version(directory, &staged)?;
-            }
-        }
+    /// `manifest`: SHA-256 of the new manifest; `data`: its data files.
+    pub fn new(
+        directory: &RunDirectory,
+        intent: &Intent,
+        manifest: String,
+        data: Vec<Part>,
+    ) -> Result<Self> {
+        let mut existing = Vec::new();
         for path in intent.renames.iter().map(|(_, to)| to).chain(&intent.removals) {
             if let Some(state) = small_state(directory, path)? {
-                begin.existing.push((path.clone(), state));
+                existing.push((path.clone(), state));
             }
         }
-        Ok(begin)
+        Ok(Self { manifest, data, existing })
     }
 }
 
@@ -129,14 +128,13 @@ impl CommitPath {
 /// `replaces`: the intent takes the place of one that cannot be executed.
 pub fn commit(
     directory: &RunDirectory,
-    mut intent: Intent,
+    intent: &Intent,
     run_lock: &RunLock,
     replaces: bool,
 ) -> Result<()> {
     files::create_folder(&directory.data())?;
-    check_folders(directory, &intent)?;
-    intent.begin = Some(CommitBegin::new(directory, &intent)?);
-    let json = serde_json::to_vec_pretty(&intent).expect("an intent is plain data");
+    check_folders(directory, intent)?;
+    let json = serde_json::to_vec_pretty(intent).expect("an intent is plain data");
     if replaces {
         run_lock.check()?;
         atomic::write_atomic(&directory.intent(), &json)?;
@@ -149,7 +147,7 @@ pub fn commit(
             }
             return Err(lost);
         }
-        return execute(directory, &intent, run_lock, Begun::Now);
+        return execute(directory, intent, run_lock, Begun::Now);
     }
     let message = format!(
         "another process has begun a commit in `{}` since this run began",
@@ -242,8 +240,16 @@ fn check_unchanged(directory: &RunDirectory, intent: &Intent) -> Result<()> {
         parts = Manifest::read_staged(&place(rename)?)?.map_or(parts, |of| parts_of(directory, of));
     }
     let threads = concurrency(&directory.output, renames.len());
+    // A user may edit cards and reports that are in place.
+    let is_required = |(from, to): &(PathBuf, PathBuf)| -> Result<bool> {
+        let pages = [directory.report_page(), directory.report()];
+        let is_page = pages.contains(to) || to.parent() == Some(&*directory.output);
+        Ok(!is_page || files::size(from)?.is_some())
+    };
     parallel::in_order(renames.len(), threads, |index| match parts.get(&renames[index].1) {
-        Some(part) if !is_original(&renames[index], &part.sha256)? => {
+        Some(part)
+            if is_required(&renames[index])? && !is_original(&renames[index], &part.sha256)? =>
+        {
             let (from, to) = &renames[index];
             Err(unfinishable(from, to, "is the file of the selection").into())
         }
@@ -475,8 +481,12 @@ mod tests {
         intent.rename(&directory, &staged.join("b"), &directory.data().join("b"));
         let before = ["a", "c"].map(|name| directory.data().join(name));
         intent.remove(&directory, before.into_iter());
-        intent.begin = Some(CommitBegin::new(&directory, &intent).unwrap());
+        intent.begin = Some(begin(&directory, &intent, ""));
         (directory, intent)
+    }
+
+    fn begin(directory: &RunDirectory, intent: &Intent, manifest: &str) -> CommitBegin {
+        CommitBegin::new(directory, intent, manifest.to_owned(), Vec::new()).unwrap()
     }
 
     fn data(directory: &RunDirectory) -> Vec<(String, String)> {
@@ -538,7 +548,7 @@ mod tests {
         std::fs::write(&staged, "new").unwrap();
         std::fs::write(directory.manifest(), "old").unwrap();
         intent.rename(&directory, &staged, &directory.manifest());
-        intent.begin = Some(CommitBegin::new(&directory, &intent).unwrap());
+        intent.begin = Some(begin(&directory, &intent, &crate::base::text::sha256_hex(b"new")));
         std::fs::write(directory.intent(), serde_json::to_vec(&intent).unwrap()).unwrap();
         std::fs::remove_file(&staged).unwrap();
         let before = data(&directory);
