@@ -132,14 +132,18 @@ fn a_folder_that_is_not_writable_is_found_before_scoring() {
     let scenario = Scenario::first_run();
     let workspace = Workspace::copy_of(&scenario.before);
     let script = "
-        mkdir -p out/data; mount --bind out/data out/data; mount -o remount,ro,bind out/data
+        mkdir -p out/data; mount --bind out/data out/data
+        code=0; $LONGSIFT plan pipeline.yaml -q || code=$?
+        echo \"a mount ends with $code\"
+        umount out/data
+        mount --bind out out; mount -o remount,ro,bind out
         for command in plan run; do
             code=0; $LONGSIFT $command pipeline.yaml -q || code=$?
             echo \"$command ends with $code\"
         done
         ls out.run/scores 2>&1 || true
         ls -A out out/data
-        umount out/data
+        umount out
         $LONGSIFT plan pipeline.yaml -q >plan
         ls -A out out/data
         $LONGSIFT run pipeline.yaml -q >summary";
@@ -148,6 +152,9 @@ fn a_folder_that_is_not_writable_is_found_before_scoring() {
         let code = format!("{command} ends with 4");
         assert!(answer.stdout.contains(&code), "{}", answer.to_text());
     }
+    assert!(answer.stdout.contains("a mount ends with 2"), "{}", answer.to_text());
+    let mount = "`out/data` is on a different file system or mount from its parent";
+    assert_eq!(answer.stderr.matches(mount).count(), 1, "{}", answer.stderr);
     let message = "cannot create files in `out/data`: Read-only file system";
     assert_eq!(answer.stderr.matches(message).count(), 2, "{}", answer.stderr);
     assert!(answer.stderr.contains("choose another `output.path`"), "{}", answer.stderr);
