@@ -272,8 +272,7 @@ impl Run<'_> {
     /// Notes the versions of the score tables before the selection reads them.
     fn note_tables(&mut self, records: &[UnitRecord]) -> Result<()> {
         if self.borrowed.is_none() {
-            let records: Vec<&UnitRecord> = records.iter().collect();
-            self.borrowed = Some(BorrowedScores::new(&self.scores, &records)?);
+            self.borrowed = Some(BorrowedScores::new(&self.scores, records)?);
         }
         Ok(())
     }

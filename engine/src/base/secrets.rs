@@ -10,6 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
+use super::text;
+
 /// Schemes of object stores. A `?` in their addresses may be a wildcard instead of the start of a query.
 const STORES: [&str; 4] = ["s3", "gs", "az", "hf"];
 /// Substrings of query parameters that sign a request to an object store.
@@ -33,6 +35,14 @@ pub(crate) struct Secrets {
 impl Secrets {
     pub(crate) fn is_empty(&self) -> bool {
         self.user.is_empty() && self.query.is_empty() && !self.has_inner_user
+    }
+
+    /// Hides the secret parts in answers of servers.
+    pub(crate) fn hide_in_answers(&self) {
+        let values = self.query.split('&').filter_map(|pair| Some(pair.split_once('=')?.1));
+        for part in self.user.split(':').chain(values).chain([&*self.query]) {
+            hide_in_answers(&text::unescaped(part));
+        }
     }
 
     /// Whether a value contains a secret part, or is contained in one.
@@ -64,6 +74,7 @@ static SECRETS: Mutex<BTreeMap<String, Secrets>> = Mutex::new(BTreeMap::new());
 
 /// Stores the secret parts of an address for the requests of this process.
 pub(crate) fn remember(public: &str, secrets: Secrets) {
+    secrets.hide_in_answers();
     let mut all = SECRETS.lock().unwrap_or_else(PoisonError::into_inner);
     all.insert(public.trim_end_matches('/').to_owned(), secrets);
 }
@@ -139,11 +150,7 @@ fn escape(text: &str) -> Option<(Vec<u8>, usize)> {
     match text.as_bytes().first()? {
         b'%' => Some((vec![u8::from_str_radix(text.get(1..3)?, 16).ok()?], 3)),
         b'+' => of(' ', 1),
-        b'\\' => match text[1..].chars().next()? {
-            'u' => of(code(text.get(2..6)?, 16)?, 6),
-            'n' => of('\n', 2),
-            escaped => of(escaped, 1 + escaped.len_utf8()),
-        },
+        b'\\' => backslash(text).and_then(|(character, length)| of(character, length)),
         b'&' => {
             let name = &text[1..text.bytes().take(10).position(|byte| byte == b';')?];
             let character = match (name.strip_prefix("#x"), name.strip_prefix('#')) {
@@ -255,18 +262,24 @@ fn without_escapes(line: &str) -> (String, Vec<usize>) {
     (text, starts)
 }
 
-/// Returns the character of an escape at the start of a text, and the length of the escape.
+/// Returns the character of a doubled quote or a backslash escape at the start of a source text, and the length of the escape.
 fn escaped(text: &str) -> Option<(char, usize)> {
-    if text.starts_with("''") {
-        return Some(('\'', 2));
+    match text.get(..2) {
+        Some("''") => Some(('\'', 2)),
+        // Single quotes know no escape with a backslash.
+        Some("\\'") => None,
+        _ => backslash(text),
     }
+}
+
+/// Returns the character of a backslash escape of JSON or YAML at the start of a text, and the length of the escape.
+fn backslash(text: &str) -> Option<(char, usize)> {
     let kind = text.strip_prefix('\\')?.chars().next()?;
     let digits = match kind {
         'x' => 2,
         'u' => 4,
         'U' => 8,
-        // Single quotes know no escape with a backslash.
-        '\'' => return None,
+        'n' => return Some(('\n', 2)),
         _ => return Some((kind, 1 + kind.len_utf8())),
     };
     let code = u32::from_str_radix(text.get(2..2 + digits)?, 16).ok()?;

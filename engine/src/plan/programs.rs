@@ -123,7 +123,7 @@ fn environment(settings: &External) -> Vec<(String, OsString)> {
     let passed = settings.pass_environment.iter();
     let passed = passed.filter_map(|name| {
         let value = std::env::var_os(name)?;
-        // Any of them may be a secret, which the program may print.
+        // Hidden in messages that quote the program, as it may be a secret.
         let text = value.to_string_lossy();
         if !text.starts_with('/') {
             text.lines().chain([&*text]).for_each(secrets::hide_in_answers);

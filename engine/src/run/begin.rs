@@ -42,8 +42,7 @@ impl Run<'_> {
         let read = || units::valid_records(&self.scores, &plan.dataset, &plan.units, &wanted);
         let valid = read()?;
         if self.plan.options.scores_from.is_some() {
-            let records: Vec<&UnitRecord> = valid.iter().flatten().collect();
-            let borrowed = BorrowedScores::new(&self.scores, &records)?;
+            let borrowed = BorrowedScores::new(&self.scores, valid.iter().flatten())?;
             if read()? != valid {
                 return Err(borrowed.changed("units"));
             }

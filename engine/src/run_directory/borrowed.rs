@@ -1,7 +1,7 @@
 //! Score tables that a selection reads several times: those of another run (`--scores-from`) are not locked.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::layout::RunDirectory;
 use super::units::UnitRecord;
@@ -22,8 +22,11 @@ impl BorrowedScores {
     ///
     /// The caller must read the records again afterwards: a run does not replace the files of a committed selection before its
     /// next commit, so a record that still exists belongs to these versions.
-    pub fn new(directory: &RunDirectory, records: &[&UnitRecord]) -> Result<Self> {
-        let paths = paths(directory, records.iter().copied());
+    pub fn new<'r>(
+        directory: &RunDirectory,
+        records: impl IntoIterator<Item = &'r UnitRecord>,
+    ) -> Result<Self> {
+        let paths = paths(directory, records);
         let versions = parallel::in_order(paths.len(), directory.concurrency(1), |index| {
             Ok(source::version(&paths[index])?)
         })?;
@@ -33,7 +36,7 @@ impl BorrowedScores {
 
     /// Checks that every file still has the noted version: otherwise, data read since may mix two versions.
     pub fn check(&self) -> Result<()> {
-        self.check_files(&self.versions.keys().cloned().collect::<Vec<_>>())
+        self.check_files(&self.versions.keys().collect::<Vec<_>>())
     }
 
     /// Checks the files of some of the records.
@@ -41,14 +44,15 @@ impl BorrowedScores {
         self.check_files(&paths(&self.directory, records))
     }
 
-    fn check_files(&self, paths: &[PathBuf]) -> Result<()> {
+    fn check_files(&self, paths: &[impl AsRef<Path> + Sync]) -> Result<()> {
         let concurrency = self.directory.concurrency(1);
         let same = parallel::in_order(paths.len(), concurrency, |index| {
-            Ok(source::version(&paths[index]).ok().as_ref() == self.versions.get(&paths[index]))
+            let path = paths[index].as_ref();
+            Ok(source::version(path).ok().as_ref() == self.versions.get(path))
         })?;
         match same.iter().position(|same| !same) {
             None => Ok(()),
-            Some(changed) => Err(self.changed(&paths[changed].display().to_string())),
+            Some(changed) => Err(self.changed(&paths[changed].as_ref().display().to_string())),
         }
     }
 
@@ -94,7 +98,7 @@ mod tests {
         fs::create_dir_all(directory.scores()).unwrap();
         let path = directory.scores().join("part-u.parquet");
         fs::write(&path, "scores").unwrap();
-        let borrowed = BorrowedScores::new(&directory, &[&record]).unwrap();
+        let borrowed = BorrowedScores::new(&directory, [&record]).unwrap();
         borrowed.check().unwrap();
         borrowed.check_records(std::slice::from_ref(&record)).unwrap();
         let time = fs::metadata(&path).unwrap().modified().unwrap();

@@ -295,10 +295,10 @@ pub fn remove_record(
     files_name: &str,
 ) -> Result<()> {
     let path = record_path(directory, &unit.name());
-    let replaced = read(directory, &path)?
-        .is_some_and(|before| before.scores.path == scores_path(files_name))
-        && usable_record(directory, dataset, unit, |before| before.serves(wanted))?.is_none();
-    if replaced {
+    let Some(before) = read(directory, &path)? else { return Ok(()) };
+    if before.scores.path == scores_path(files_name)
+        && !(before.serves(wanted) && is_in_place(directory, dataset, unit, &before)?)
+    {
         files::remove_file(&path)?;
     }
     Ok(())
@@ -348,10 +348,20 @@ pub fn usable_record(
     accepts: impl Fn(&UnitRecord) -> bool,
 ) -> Result<Option<UnitRecord>> {
     let record = read(directory, &record_path(directory, &unit.name()))?;
-    match record.filter(|record| record.is_of(dataset, unit) && accepts(record)) {
-        Some(record) if Part::all_in_place(record.parts(), &directory.root)? => Ok(Some(record)),
+    match record.filter(accepts) {
+        Some(record) if is_in_place(directory, dataset, unit, &record)? => Ok(Some(record)),
         _ => Ok(None),
     }
+}
+
+/// Whether a record has the input of a unit, and all its files exist.
+fn is_in_place(
+    directory: &RunDirectory,
+    dataset: &Dataset,
+    unit: &WorkUnit,
+    record: &UnitRecord,
+) -> Result<bool> {
+    Ok(record.is_of(dataset, unit) && Part::all_in_place(record.parts(), &directory.root)?)
 }
 
 /// Lists the records and tables of units that are not among `records`: of earlier input or settings, or of an interrupted run.

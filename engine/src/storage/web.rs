@@ -14,8 +14,8 @@ use super::error::{ErrorKind, StorageError};
 use super::http::answers::{ServerKind, with_causes};
 use super::http::{FIRST_BYTES, HttpClient, MAX_DISCARDED_PER_BLOCK};
 use super::range_file::{RangeFile, Stamp};
+use crate::base::secrets;
 use crate::base::stop::Stop;
-use crate::base::{secrets, text};
 
 pub(super) fn open(address: &str) -> Result<RangeFile, StorageError> {
     let client = client(address)?;
@@ -48,10 +48,6 @@ pub(crate) fn url(address: &str) -> Result<Url, StorageError> {
         return Err(wrong("it names no host"));
     }
     let secrets = secrets::recall(address);
-    let values = secrets.query.split('&').filter_map(|pair| Some(pair.split_once('=')?.1));
-    for secret in secrets.user.split(':').chain(values).chain([&*secrets.query]) {
-        secrets::hide_in_answers(&text::unescaped(secret));
-    }
     if secrets.query.contains('#') {
         return Err(wrong(
             "it has a fragment (`#`), which is not part of a request; write `%23` for a number sign",

@@ -215,14 +215,13 @@ fn cut(plan: &Plan, options: &MapOptions, source: &FoundDocument) -> Result<Docu
             notes.push("`special_tokens_in_text: as-text` also holds for the special tokens that the template writes".to_owned());
         }
         let encoder = plan.encoder.as_ref().expect("a plan of messages has a tokenizer");
-        let wrong = |why: String| Diagnostic::error(Blame::Pipeline, why);
-        let template = ChatTemplate::open(encoder.folder()).map_err(wrong)?;
-        let rendered = template.render(&messages).map_err(wrong)?;
-        let unnamed = template.unnamed_tokens();
-        if !unnamed.is_empty() {
+        let rendered = ChatTemplate::open(encoder.folder())
+            .and_then(|template| template.render(&messages))
+            .map_err(|why| Diagnostic::error(Blame::Pipeline, why))?;
+        if !rendered.unnamed_tokens.is_empty() {
             notes.push(format!(
                 "the template uses special tokens that the tokenizer's files do not name: {}; they are empty here, and classes of transformers may have defaults",
-                unnamed.join(", ")
+                rendered.unnamed_tokens.join(", ")
             ));
         }
         (rendered.text, rendered.starts)

@@ -312,8 +312,7 @@ pub fn data_of_intent(directory: &RunDirectory) -> Result<Vec<Part>> {
     let mut files = intent.and_then(|intent| intent.begin).map_or(Vec::new(), |begin| begin.data);
     let data = directory.data();
     let is_there = parallel::in_order(files.len(), directory.concurrency(1), |index| {
-        Ok(files::size(&data.join(&files[index].path))?.is_some()
-            && files[index].is_unchanged(&data)?)
+        Ok(files[index].is_original(&data, false)?)
     })?;
     let mut is_there = is_there.into_iter();
     files.retain(|_| is_there.next() == Some(true));

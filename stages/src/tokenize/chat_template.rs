@@ -21,7 +21,7 @@ const TEMPLATE_FILE: &str = "chat_template.jinja";
 /// File of the template in older folders, and of the special tokens.
 const CONFIG_FILE: &str = "tokenizer_config.json";
 const OLDER_TOKENS_FILE: &str = "special_tokens_map.json";
-/// Objects of further tokens, of any name, which take precedence over tokens outside of them.
+/// Objects with further tokens of any name, which override the tokens of the enclosing object.
 const TOKEN_OBJECTS: [&str; 2] = ["model_specific_special_tokens", "extra_special_tokens"];
 
 /// The block that marks the text of the model in transformers. It is replaced by its content.
@@ -51,6 +51,8 @@ pub struct RenderedConversation {
     /// that the template writes around a message belongs to it. `None` if the template cannot render the conversation
     /// up to this message alone, so that the start of the message is unknown.
     pub starts: Vec<Option<usize>>,
+    /// Special tokens that the template uses and the files do not name. Classes of transformers have defaults for some.
+    pub unnamed_tokens: Vec<String>,
 }
 
 impl ChatTemplate {
@@ -102,16 +104,6 @@ impl ChatTemplate {
             )
         };
         Ok(Self { path: config_path, source: source.ok_or_else(none)?, special_tokens })
-    }
-
-    /// Returns the special tokens that the template uses and the files do not name. Classes of transformers have defaults for some.
-    pub fn unnamed_tokens(&self) -> Vec<String> {
-        let environment = Environment::new();
-        let Ok(template) = environment.template_from_str(&self.source) else { return Vec::new() };
-        let mut names: Vec<String> = template.undeclared_variables(false).into_iter().collect();
-        names.retain(|name| name.ends_with("_token") && !self.special_tokens.contains_key(name));
-        names.sort_unstable();
-        names
     }
 
     /// Renders a conversation as in training, without a prompt for another message. Cost: the template is rendered
@@ -180,7 +172,10 @@ impl ChatTemplate {
             Some(reached)
         });
         let starts = starts.collect();
-        Ok(RenderedConversation { text, starts })
+        let mut unnamed: Vec<String> = template.undeclared_variables(false).into_iter().collect();
+        unnamed.retain(|name| name.ends_with("_token") && !self.special_tokens.contains_key(name));
+        unnamed.sort_unstable();
+        Ok(RenderedConversation { text, starts, unnamed_tokens: unnamed })
     }
 }
 
@@ -366,8 +361,9 @@ mod tests {
             let folder = folder(&config);
             fs::write(folder.path().join(OLDER_TOKENS_FILE), &older).unwrap();
             let template = ChatTemplate::open(folder.path()).unwrap();
-            assert_eq!(template.render(&[]).unwrap().text, expected);
-            assert_eq!(template.unnamed_tokens(), unnamed);
+            let rendered = template.render(&[]).unwrap();
+            assert_eq!(rendered.text, expected);
+            assert_eq!(rendered.unnamed_tokens, unnamed);
         }
     }
 

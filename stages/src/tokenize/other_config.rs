@@ -44,7 +44,7 @@ pub(super) fn differences(
             .to_owned()
     });
     let prefix = prefix_space(&config, tokenizer);
-    let llama = llama_prefix(folder, &config, tokenizer);
+    let llama = llama_prefix(other("config.json"), &config, tokenizer);
     let of_tokens = tokens.into_iter().chain(flags).chain(splits).chain(llama);
     Ok(of_tokens.chain(prefix).chain(bert_normalizer(&config, tokenizer)).collect())
 }
@@ -129,16 +129,13 @@ fn class(config: &Map<String, Value>) -> &str {
 }
 
 /// Describes the other blanks of `LlamaTokenizer` in transformers 5, which replaces the `Prepend` step of a `tokenizer.json`
-/// with a pre-tokenizer, if `config.json` names a Llama model or no model.
+/// with a pre-tokenizer, if `model`, the content of `config.json`, names a Llama model or no model.
 fn llama_prefix(
-    folder: &Path,
+    model: Option<Map<String, Value>>,
     config: &Map<String, Value>,
     tokenizer: &Tokenizer,
 ) -> Option<String> {
     let class = class(config);
-    let model = read_small_file(&folder.join("config.json"), MAX_CONFIG_BYTES).ok();
-    let model: Option<Map<String, Value>> =
-        model.and_then(|json| serde_json::from_slice(&json).ok());
     let model = model.and_then(|model| model.get("model_type").cloned());
     let replaced = model.is_none_or(|model| model == "llama")
         && normalizer_prefix(class, tokenizer) == Some(true);

@@ -22,9 +22,9 @@ pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const END_SECONDS: u64 = 10;
 /// Maximum wait for output that an ended program left in the pipe.
 const PIPE_DRAIN_TIME: Duration = Duration::from_millis(200);
-/// Maximum bytes kept of the end of its standard error.
+/// Maximum bytes quoted of the end of its standard error.
 const STDERR_BYTES: usize = 2048;
-/// Bytes that are kept, so that a secret at the start of the quoted ones is found.
+/// Maximum bytes kept of its standard error: more than are quoted, to find a secret that begins before the quoted bytes.
 const KEPT_STDERR_BYTES: usize = 1 << 16;
 
 pub(super) struct Child {

@@ -143,8 +143,8 @@ fn ids(questions: &[Question<'_>]) -> ArrayRef {
 /// Maximum bytes of the body of an answer: 65,536 rows of a hundred statistics take a quarter.
 const MAX_MESSAGE_BYTES: usize = 256 << 20;
 const MAX_HEADER_BYTES: usize = 16 << 20;
-/// Maximum bytes that are searched for secrets before a part of them is quoted.
-const MAX_QUOTED_BYTES: usize = 1 << 16;
+/// Maximum bytes of invalid output that are searched for secrets.
+const MAX_SEARCHED_BYTES: usize = 1 << 16;
 const CONTINUATION: [u8; 4] = [0xff; 4];
 
 /// Decodes answers incrementally from the output of a program.
@@ -187,7 +187,7 @@ impl Answers {
     fn message(&mut self) -> Result<Option<(Vec<u8>, Buffer)>, String> {
         let marked = self.bytes.iter().zip(CONTINUATION).all(|(byte, marker)| *byte == marker);
         if !marked {
-            let start = &self.bytes[..self.bytes.len().min(MAX_QUOTED_BYTES)];
+            let start = &self.bytes[..self.bytes.len().min(MAX_SEARCHED_BYTES)];
             let start = secrets::without_credentials(&String::from_utf8_lossy(start));
             let line = start.lines().next().unwrap_or_default();
             let line = &line[..line.floor_char_boundary(60)];

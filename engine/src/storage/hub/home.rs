@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use super::reference::{HubReference, is_commit};
-use crate::base::{environment, secrets, text};
+use crate::base::{environment, secrets};
 use crate::storage::files;
 
 /// Limit of a file with a token or a commit, which have about forty characters.
@@ -46,8 +46,7 @@ impl Home {
         let endpoint = variable("HF_ENDPOINT");
         let token = variable("HF_TOKEN").or_else(|| short_text(&token_file?));
         secrets::hide_in_answers(token.as_deref().unwrap_or_default());
-        let (_, own) = secrets::split(endpoint.as_deref().unwrap_or_default());
-        own.user.split(':').for_each(|part| secrets::hide_in_answers(&text::unescaped(part)));
+        secrets::split(endpoint.as_deref().unwrap_or_default()).1.hide_in_answers();
         Self {
             endpoint: endpoint.map_or("https://huggingface.co".to_owned(), |url| {
                 url.trim_end_matches('/').to_owned()
