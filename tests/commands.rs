@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
@@ -633,6 +634,18 @@ fn caches_and_old_runs_are_listed_and_cleared_by_name() {
     assert_eq!(kept["removed"], json!([]), "both were used today");
     let kept = cache(&["--clear", "tables"]);
     assert_eq!((entries(&kept, "tables"), kept["removed"].as_array().unwrap().len()), (0, 1));
+    // A journal that a process writes.
+    let folder = Path::new(kept["folder"].as_str().unwrap()).join("journals/0123456789abcdef");
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join(".longsift"), "").unwrap();
+    let journal = fs::File::create(folder.join("0123456789abcdef")).unwrap();
+    journal.lock().unwrap();
+    let kept = cache(&["--clear", "journals"]);
+    assert_eq!((&kept["removed"], kept["in_use"].as_array().unwrap().len()), (&json!([]), 1));
+    drop(journal);
+    let kept = cache(&["--clear", "journals"]);
+    assert_eq!(kept["removed"].as_array().unwrap().len(), 1);
+    assert!(!folder.exists());
     // An unfinished run can be continued, so it stays.
     let success = workspace.path("out.run/_SUCCESS");
     fs::rename(&success, workspace.path("success")).unwrap();

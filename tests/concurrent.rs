@@ -104,6 +104,8 @@ fn an_incomplete_table_is_never_read() {
         assert_eq!(partial(), 1, "half a table is there");
         check_accounting(&workspace.longsift(&scenario.arguments).success().summary());
         assert_eq!(workspace.results(), scenario.results);
+        let cleared = workspace.longsift(&["cache", "--clear", "tables"]).success().stdout;
+        assert!(cleared.contains("in use: ") && cleared.contains(".partial"), "{cleared}");
         assert_eq!(partial(), 1, "the table that is being built was left alone");
         if killed {
             slow.child.kill().unwrap();

@@ -153,6 +153,26 @@ fn folders_named_key_and_value_become_columns() {
     workspace.write("pipeline.yaml", of_lines);
     workspace.longsift(&["run", "pipeline.yaml", "-q"]).success();
     assert_eq!(kept(&read_parquet(&workspace.path("out2/data"))), ["4 Some(\"de\") None"]);
+    // A schema may name the column of the folders.
+    let named = |schema: &str| {
+        let pipeline =
+            by.to_string().replace("path: input", &format!("path: lines, schema: {schema}"));
+        workspace.write("pipeline.yaml", pipeline.replace("path: out", "path: out4"));
+        workspace.longsift(&["run", "pipeline.yaml", "-q"])
+    };
+    let answer = named("{id: string, text: string, lang: string}").success();
+    assert!(!answer.stderr.contains("may be null"), "{}", answer.stderr);
+    assert_eq!(kept(&read_parquet(&workspace.path("out4/data"))), ["4 Some(\"de\") None"]);
+    let refused = named("{id: string, text: string, lang: int64}").expect(2).stderr;
+    assert!(refused.contains("so its type is `string`"), "{refused}");
+    // Not if only some files have the field.
+    let line = serde_json::json!({ "id": "5", "text": sentence, "lang": "en" });
+    workspace.write("lines/lang=en/5.jsonl", format!("{line}\n"));
+    for schema in ["{id: string, text: string, lang: string}", "null"] {
+        let refused = named(schema).expect(2).stderr;
+        let message = "none of its first lines has `lang`, which `lang=en/5.jsonl` has";
+        assert!(refused.contains(message), "{refused}");
+    }
 }
 
 #[test]
@@ -164,6 +184,10 @@ fn a_path_with_two_values_of_one_key_is_refused() {
     let refused = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2).stderr;
     let message = "lang=en/day=1/lang=de/2.parquet: two of its folders have different values of `lang`: `lang=en` and `lang=de`";
     assert!(refused.contains(message) && !refused.contains("1.parquet"), "{refused}");
+    document(&workspace, "input/Lang=en/3.parquet");
+    let refused = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2).stderr;
+    assert!(refused.contains("`Lang=…` and `lang=…`, which differ only in case"), "{refused}");
+    fs::remove_dir_all(workspace.path("input/Lang=en")).unwrap();
     fs::remove_file(workspace.path("input/lang=en/day=1/lang=de/2.parquet")).unwrap();
     workspace.run(&pipeline());
     let data = read_parquet(&workspace.path("out/data"));

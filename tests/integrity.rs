@@ -1,7 +1,7 @@
 //! Data that is read twice must be unchanged, otherwise the run fails.
 
 use std::fs::{self, File};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::SystemTime;
 
@@ -274,7 +274,13 @@ fn files_changed_within_an_interrupted_commit_are_read() {
         bytes[9] ^= 1;
         fs::write(&path, bytes).unwrap();
         let answer = workspace.longsift(&run);
-        assert!([2, 3].contains(&answer.code), "{folder}: {}", answer.to_text());
+        if folder == "out/.staging" {
+            let stderr = answer.success().stderr;
+            assert!(stderr.contains("selecting again"), "{stderr}");
+            workspace.longsift(&["verify", "out.run"]).success();
+        } else {
+            assert!([2, 3].contains(&answer.code), "{folder}: {}", answer.to_text());
+        }
     }
 }
 
@@ -442,13 +448,36 @@ fn a_run_whose_commit_is_unfinished_is_not_shown() {
 
 #[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+fn a_commit_that_cannot_be_finished_is_made_again_from_the_scores() {
+    let other = [&RUN[..], &["--set", "stages.filter.keep_fraction=0.9"]].concat();
+    for (operation, at) in [
+        ("rename out/data", 1),
+        ("rename out/data", 3),
+        ("rename out.run/manifest.json", 1),
+        ("unlink out.run/intent.json", 1),
+    ] {
+        for lost in ["out", "out/data", "out/.staging", "out.run/staging"] {
+            let workspace = workload();
+            workspace.longsift(&other).success();
+            workspace.run_until_killed(&RUN, operation, at);
+            let is_lost = fs::remove_dir_all(workspace.path(lost)).is_ok();
+            let shard = ["run", "pipeline.yaml", "-q", "--phase", "write", "--shard", "1/2"];
+            let refused = Workspace::copy_of(&workspace).longsift(&shard);
+            assert!(refused.code == 0 || refused.stderr.contains("a run without `--phase`"));
+            let answer = workspace.longsift(&RUN).success();
+            let is_unfinishable = answer.stderr.contains("selecting again");
+            assert!(is_lost || !is_unfinishable, "{}", answer.stderr);
+            assert_eq!(refused.code == 0, !is_unfinishable, "{operation} {at} {lost}");
+            assert_eq!(count(&answer.summary(), "windows_scored"), 0, "{operation} {at} {lost}");
+            assert_eq!(workspace.results(), undisturbed().0, "{operation} {at} {lost}");
+            workspace.longsift(&["verify", "out.run"]).success();
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
 fn a_commit_that_cannot_be_finished_is_left_by_a_fresh_start() {
-    let workspace = workload();
-    workspace.run_until_killed(&RUN, "rename out/data", 3);
-    let staged = files_below(&workspace.path("out/.staging"));
-    let lost = staged.iter().find(|path| path.extension().is_some_and(|kind| kind == "parquet"));
-    fs::remove_file(lost.unwrap()).unwrap();
-    workspace.longsift(&RUN).expect(3);
     let fresh = ["run", "pipeline.yaml", "-q", "--fresh"];
     let other = [&fresh[..], &["--set", "stages.filter.keep_fraction=0.9"]].concat();
     for (arguments, operation, at) in [
@@ -457,11 +486,19 @@ fn a_commit_that_cannot_be_finished_is_left_by_a_fresh_start() {
         (&fresh, "create out/.staging/", 5),
         (&other, "rename out.run/staging/manifest.json", 1),
     ] {
+        let workspace = workload();
+        workspace.run_until_killed(&RUN, "rename out/data", 3);
+        let staged = files_below(&workspace.path("out/.staging"));
+        let is_data = |path: &&PathBuf| path.extension().is_some_and(|kind| kind == "parquet");
+        fs::remove_file(staged.iter().find(is_data).unwrap()).unwrap();
         workspace.run_until_killed(arguments, operation, at);
-        workspace.longsift(&RUN).expect(3);
+        // Either way out: a resumed fresh start, or a repeated one.
+        for finish in [&RUN[..], &fresh] {
+            let workspace = Workspace::copy_of(&workspace);
+            workspace.longsift(finish).success();
+            assert_eq!(workspace.results(), undisturbed().0, "{operation} {at}");
+        }
     }
-    workspace.longsift(&fresh).success();
-    assert_eq!(workspace.results(), undisturbed().0);
 }
 
 #[test]

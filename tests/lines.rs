@@ -561,6 +561,11 @@ fn changed_columns_are_rejected_under_a_lock() {
     refused(workspace.longsift(&["run", "pipeline.yaml", "-q", "--locked", "--fresh"]));
     let summary = workspace.run_with(&short(), &["--fresh"]);
     assert_eq!(count(&summary, "rows_in"), 10);
+    let unseen = short().input("schema: {id: string, text: string, numbr: int64}");
+    workspace.write("unseen.yaml", unseen.to_string().replace("path: out,", "path: unseen,"));
+    let plan = workspace.longsift(&["plan", "unseen.yaml"]).success().to_text();
+    assert!(plan.contains("lines of any file has `numbr`: it may be null in all rows"), "{plan}");
+    assert!(plan.contains("did you mean `number`?"), "{plan}");
     let wrong = short().input("schema: {text: strin, number: \"list<int8\"}");
     workspace.write("wrong.yaml", wrong.to_string());
     let message = workspace.longsift(&["plan", "wrong.yaml"]).expect(2).to_text();

@@ -453,6 +453,14 @@ fn no_secret_of_the_environment_is_shown_or_stored() {
             "s3://bucket/x",
             vec![("AWS_ENDPOINT_URL", refused.url()), ("AWS_SESSION_TOKEN", SECRET.to_owned())],
         ),
+        (
+            "az://container/x",
+            vec![
+                ("AZURE_STORAGE_ACCOUNT_NAME", "account".to_owned()),
+                ("IDENTITY_ENDPOINT", refused.url()),
+                ("IDENTITY_HEADER", SECRET.to_owned()),
+            ],
+        ),
         ("hf://datasets/o/d", vec![("HF_ENDPOINT", with_user.clone())]),
         (
             "hf://datasets/o/d",
@@ -500,6 +508,20 @@ fn secrets_are_trimmed_and_control_characters_rejected() {
             Answer::from_output(bucket.serve(&mut command).env(name, value).output().unwrap());
         let answer = answer.expect(code);
         assert!(code == 0 || answer.stderr.contains(name), "{}", answer.stderr);
+    }
+    for (input, name, value) in [
+        ("az://container/x", "IDENTITY_HEADER", "header\n"),
+        ("az://container/x", "IDENTITY_ENDPOINT", "169.254.169.254/x"),
+        ("az://container/x", "AZURE_AUTHORITY_HOST", "login.example.com"),
+        ("gs://bucket/x", "GCE_METADATA_HOST", "127.0.0.1\n"),
+        ("gs://bucket/x", "GOOGLE_BASE_URL", "localhost:3"),
+        ("s3://bucket/x", "AWS_CONTAINER_CREDENTIALS_FULL_URI", "localhost/keys"),
+        ("s3://bucket/x", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "no slash"),
+        ("s3://bucket/x", "AWS_WEB_IDENTITY_TOKEN_FILE", "/no/such/file"),
+        ("az://container/x", "AZURE_FEDERATED_TOKEN_FILE", "/no/such/file"),
+    ] {
+        let refused = run_with(&workspace(input), &[(name, value)]).expect(2).stderr;
+        assert!(refused.contains(name), "{refused}");
     }
     let hub = Server::new(|_| Reply::status(404));
     let asked = |token: &str| {

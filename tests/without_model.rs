@@ -67,6 +67,21 @@ fn texts_are_filtered_without_a_model_or_a_device() {
 }
 
 #[test]
+fn plan_refuses_other_windows_beside_a_measure_with_a_new_model() {
+    let workspace = texts();
+    workspace.run(&text_pipeline());
+    let model = demo_model().display().to_string();
+    let mut more = text_pipeline()
+        .measure(&format!("language-model, short_context_tokens: 0, model: {model}"));
+    workspace.write("more.yaml", more.to_string());
+    workspace.longsift(&["plan", "more.yaml"]).success();
+    more.tokenize = more.tokenize.replace("64", "32");
+    workspace.write("more.yaml", more.to_string());
+    let refused = workspace.longsift(&["plan", "more.yaml"]).expect(2).stderr;
+    assert!(refused.contains("window_tokens: 32, was 64"), "{refused}");
+}
+
+#[test]
 fn bench_compares_recurrence_with_a_compressor() {
     let workspace = texts();
     workspace.write("pipeline.yaml", text_pipeline().to_string());

@@ -104,8 +104,8 @@ struct Run<'a> {
     kernel: Option<Kernel>,
     /// Data files that runs of this directory wrote.
     ours: Vec<Part>,
-    /// Whether a commit cannot be finished because its record is damaged; a fresh start replaces it.
-    is_intent_damaged: bool,
+    /// Reason why an interrupted commit cannot be finished; the commit of this run replaces it.
+    unfinishable: Option<Failure>,
     /// Whether this run has begun to move files into place.
     has_begun_commit: AtomicBool,
     /// Groups of the pipeline's calibration, once it is read; `None` without groups.
@@ -138,7 +138,7 @@ pub fn run(
         programs: BTreeMap::new(),
         kernel: None,
         ours: Vec::new(),
-        is_intent_damaged: false,
+        unfinishable: None,
         has_begun_commit: AtomicBool::new(false),
         calibrated: None,
         layer: None,
@@ -157,9 +157,10 @@ pub fn run(
     let run_lock = directory.lock_exclusive()?;
     events::cut_torn_line(directory)?;
     match commit::replay(directory, &run_lock) {
-        // A fresh start replaces everything that the record refers to.
-        Err(failure) if plan.options.fresh && failure.exit_code() == Blame::Data.exit_code() => {
-            run.is_intent_damaged = true;
+        Err(failure) if failure.exit_code() == Blame::Data.exit_code() => {
+            let message = failure.to_string();
+            tracing::warn!("{}; selecting again", message.lines().next().unwrap_or_default());
+            run.unfinishable = Some(failure);
         }
         replayed => drop(replayed?),
     }
@@ -186,12 +187,16 @@ impl Run<'_> {
         // Before anything is read, so that a later change is noticed by the next run.
         let is_finished = self.directory.is_finished()?;
         let states = is_finished.then(|| self.directory.states()).transpose()?;
-        self.ours = data_files(self.directory, plan.options.fresh)?;
+        let is_replaced = plan.options.fresh || self.unfinishable.is_some();
+        self.ours = data_files(self.directory, is_replaced)?;
         refuse_foreign_data(self.directory, &self.ours, plan.options.fresh)?;
         card_name(plan)?;
         refuse_unreadable_input(plan)?;
         // An increment without new files has nothing to filter. Any other input without rows is processed as usual.
         if plan.units.is_empty() && !plan.input_before.is_empty() && self.ours.is_empty() {
+            if let Some(failure) = self.unfinishable.take_if(|_| !plan.options.fresh) {
+                return Err(failure);
+            }
             self.record_empty_increment()?;
             return Ok(self.nothing_to_do(Summary::new("nothing_to_do", String::new())));
         }
@@ -219,6 +224,9 @@ impl Run<'_> {
             && let Some(summary) = finished(plan, &lock.identity, &valid)?
         {
             self.directory.remove_working_files()?;
+            if self.unfinishable.is_some() {
+                directory.remove_intent()?;
+            }
             if plan.other_scores().is_none() {
                 units::remove_unlisted_files(directory, valid.iter().flatten())?;
             }

@@ -1,7 +1,7 @@
 //! `longsift cache`: lists caches and run directories, and clears them.
 
 use std::fmt;
-use std::fs;
+use std::fs::{self, TryLockError};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -14,8 +14,8 @@ use crate::base::text::{bytes, count, line_safe, table};
 use crate::cli::CacheArguments;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::Manifest;
-use crate::storage::files;
 use crate::storage::marked::{self, Mark};
+use crate::storage::{files, regular};
 
 /// Folders of the cache folder by name, with descriptions. Memory reservations of running processes are not listed.
 const KINDS: [(&str, &str); 6] = [
@@ -90,6 +90,8 @@ pub(super) fn cache(arguments: &CacheArguments) -> Result<CacheListing> {
             let entry = CacheEntry::measure(path, now)?;
             if !arguments.selects(kind, &entry) {
                 entries.push(entry);
+            } else if is_in_use(&entry.path)? {
+                kept.in_use.push(entry.path);
             } else if is_own(kind, &entry.path)? {
                 remove(&entry.path)?;
                 kept.removed.push(entry);
@@ -195,6 +197,20 @@ fn remove(path: &Path) -> Result<()> {
         Ok(status) if status.is_dir() => Ok(files::remove_folder(path)?),
         _ => Ok(files::remove_file(path)?),
     }
+}
+
+/// Returns whether a process has locked a file of an entry: a journal, or a table that it builds.
+fn is_in_use(path: &Path) -> Result<bool> {
+    let files = match fs::symlink_metadata(path) {
+        Ok(status) if status.is_dir() => files::below_if_present(path)?,
+        Ok(status) if status.is_file() => vec![path.to_owned()],
+        _ => Vec::new(),
+    };
+    let is_locked = |path: &PathBuf| {
+        let file = regular::open(path);
+        file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
+    };
+    Ok(files.iter().any(is_locked))
 }
 
 /// Collects the run directories below a folder, or the folder itself, without following links.

@@ -110,12 +110,12 @@ impl Dataset {
             problems.extend(bad_files.drain(..).map(|file| file.problem));
         }
         let lines = super::unify::set_line_columns(&mut files, reading.columns.as_ref());
-        let lines = lines.unwrap_or_else(|problem| {
+        let mut lines = lines.unwrap_or_else(|problem| {
             problems.push(problem);
             None
         });
-        let unified =
-            super::unify::add_partitions(&mut files).and_then(|()| super::unify::unify(&mut files));
+        let unified = super::unify::add_partitions(&mut files, lines.as_mut())
+            .and_then(|()| super::unify::unify(&mut files));
         match unified {
             Ok(schema) if problems.is_empty() => {
                 let (metadata, differences) = super::metadata::union(&files);

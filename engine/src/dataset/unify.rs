@@ -25,6 +25,8 @@ pub struct LinesSchema {
     /// Columns in the notation of `input.schema`.
     pub columns: String,
     pub inferred: bool,
+    /// Named columns and fields that are absent from the first lines, and similar names in these lines.
+    pub unseen: Vec<(String, Option<String>)>,
 }
 
 /// Sets and returns the columns of line files: those in the pipeline, else inferred ones. `None` without line files.
@@ -37,11 +39,11 @@ pub(super) fn set_line_columns(
     if forms.is_empty() {
         return Ok(None);
     }
+    let seen = of_lines().map(|lines| lines.survey.shape.clone());
+    let seen = seen.fold(JsonShape::default(), JsonShape::merge);
     let columns = if let Some(columns) = named {
         columns.clone()
     } else {
-        let seen = of_lines().map(|lines| lines.survey.shape.clone());
-        let seen = seen.fold(JsonShape::default(), JsonShape::merge);
         if seen.is_too_wide() {
             return Err(DataProblem::settings(
                 "the first lines have too many fields to infer columns: field names seem to be data",
@@ -54,6 +56,7 @@ pub(super) fn set_line_columns(
         forms: forms.into_iter().map(LineFormat::name).collect(),
         columns: type_names::written(&columns),
         inferred: named.is_none(),
+        unseen: named.map_or_else(Vec::new, |named| seen.unseen(named)),
     };
     let columns = Arc::new(Schema::new(columns));
     for file in files.iter_mut().filter(|file| file.lines().is_some()) {
@@ -64,9 +67,24 @@ pub(super) fn set_line_columns(
 }
 
 /// Adds string columns for folders named `key=value`, unless any file has a column of that name.
-pub(super) fn add_partitions(files: &mut [InputFile]) -> Result<(), Vec<DataProblem>> {
-    let mut problems = Vec::new();
+pub(super) fn add_partitions(
+    files: &mut [InputFile],
+    lines: Option<&mut LinesSchema>,
+) -> Result<(), Vec<DataProblem>> {
     let mut keys = partition_keys(files.iter().map(|file| file.path.as_str()));
+    let mut problems = remove_unseen_keys(files, &keys);
+    for (index, key) in keys.iter().enumerate() {
+        let is_same = |other: &&String| other.to_lowercase() == key.to_lowercase();
+        if let Some(other) = keys[..index].iter().find(is_same) {
+            let message = format!(
+                "folders are named `{other}=…` and `{key}=…`, which differ only in case: each would be a column of its own"
+            );
+            problems.push(DataProblem::settings(message).with_hint("rename the folders"));
+        }
+    }
+    if let Some(lines) = lines {
+        lines.unseen.retain(|(name, _)| !keys.contains(name));
+    }
     keys.retain(|key| files.iter().all(|file| file.schema.column_with_name(key).is_none()));
     for file in files.iter_mut().filter(|_| !keys.is_empty()) {
         let added = keys.iter().map(|key| Arc::new(Field::new(key, DataType::Utf8, true)));
@@ -83,6 +101,52 @@ pub(super) fn add_partitions(files: &mut [InputFile]) -> Result<(), Vec<DataProb
         }
     }
     if problems.is_empty() { Ok(()) } else { Err(problems) }
+}
+
+/// Removes the columns of keys that no line file has a field for, so that the folders' values are used. Returns problems of files
+/// that lack a field that others have: their values would be null despite their folder.
+fn remove_unseen_keys(files: &mut [InputFile], keys: &[String]) -> Vec<DataProblem> {
+    let mut problems = Vec::new();
+    for key in keys {
+        let lacks = |file: &InputFile| {
+            let has_column = file.schema.column_with_name(key).is_some();
+            let survey = file.lines().filter(|_| has_column).map(|lines| &lines.survey);
+            survey.map(|survey| survey.rows > 0 && !survey.shape.may_have(key))
+        };
+        let lacking: Vec<usize> =
+            (0..files.len()).filter(|index| lacks(&files[*index]) == Some(true)).collect();
+        let Some(first) = lacking.first().map(|index| &files[*index]) else { continue };
+        let is_text = first
+            .schema
+            .column_with_name(key)
+            .is_some_and(|(_, column)| *column.data_type() == DataType::Utf8);
+        let message = match files.iter().find(|file| lacks(file) == Some(false)) {
+            Some(other) if other.lines().is_some_and(|lines| lines.survey.rows > 0) => {
+                format!(
+                    "none of its first lines has `{key}`, which `{}` has: it would be null, although folders are named `{key}=…`",
+                    other.path
+                )
+            }
+            _ if !is_text => {
+                format!("`{key}` comes from the names of folders, so its type is `string`")
+            }
+            _ => {
+                for file in files.iter_mut().filter(|file| file.lines().is_some()) {
+                    let fields = file.schema.fields().iter().filter(|field| field.name() != key);
+                    let fields: Fields = fields.cloned().collect();
+                    file.positions = (0..fields.len()).collect();
+                    file.schema = Arc::new(Schema::new(fields));
+                }
+                continue;
+            }
+        };
+        problems.push(
+            DataProblem::settings(message)
+                .in_file(&first.path)
+                .with_hint("correct `input.schema`, or give the field to all files or to none"),
+        );
+    }
+    problems
 }
 
 /// Returns the schema of the output and sets each file's column positions, or describes all differences from the first file.

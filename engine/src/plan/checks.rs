@@ -202,6 +202,21 @@ pub(super) fn maps(dataset: &Dataset, found: &mut Findings<'_>) {
     found.warning("output.format", message, "`format: parquet` writes such rows as they are");
 }
 
+/// Warns about columns and fields of `input.schema` that none of the first lines has.
+pub(super) fn unseen_columns(dataset: &Dataset, found: &mut Findings<'_>) {
+    for (path, like) in dataset.lines.iter().flat_map(|lines| &lines.unseen) {
+        let message = format!(
+            "none of the first 1,000 lines of any file has {}: it may be null in all rows",
+            quoted(path)
+        );
+        let hint = match like {
+            Some(like) => format!("did you mean {}? names are compared exactly", quoted(like)),
+            None => "correct the name, or remove it".to_owned(),
+        };
+        found.warning("input.schema", message, hint);
+    }
+}
+
 /// Warns about adapters next to weights, and adds the notes of the input and of the first-layer model.
 pub(super) fn model_folders(
     attention: Option<&Attention>,

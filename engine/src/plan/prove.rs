@@ -117,6 +117,7 @@ impl Plan {
         found.check()?;
         checks::calibration(&spec)?;
         checks::maps(&dataset, &mut found);
+        checks::unseen_columns(&dataset, &mut found);
         checks::model_folders(attention.as_ref(), &whole_models, &dataset, &mut found);
         checks::bad_files(&dataset, &mut found);
         let mut units = dataset.units(spec.pipeline.input.unit_bytes, options.limit_rows);

@@ -65,6 +65,15 @@ impl Lineage {
         }
         let url = variable("OPENLINEAGE_URL")?;
         let key = variable("OPENLINEAGE_API_KEY");
+        let endpoint = variable("OPENLINEAGE_ENDPOINT");
+        let endpoint = endpoint.as_deref().unwrap_or("api/v1/lineage");
+        let is_plain = |c: char| c.is_ascii_graphic() && !matches!(c, '"' | '`' | '<' | '>' | '\\');
+        if !endpoint.chars().all(is_plain) {
+            tracing::warn!(
+                "lineage is off: OPENLINEAGE_ENDPOINT has a character that must be percent-encoded"
+            );
+            return None;
+        }
         let usable = environment::check_address("OPENLINEAGE_URL", &url)
             .and_then(|()| environment::check_header("OPENLINEAGE_URL", &url))
             .and_then(|()| {
@@ -79,8 +88,6 @@ impl Lineage {
         } else if url.starts_with("http://")
             || cfg!(feature = "cloud") && url.starts_with("https://")
         {
-            let endpoint = variable("OPENLINEAGE_ENDPOINT");
-            let endpoint = endpoint.as_deref().unwrap_or("api/v1/lineage");
             let url = format!("{}/{}", url.trim_end_matches('/'), endpoint.trim_start_matches('/'));
             Transport::Http { url, key }
         } else {
@@ -347,6 +354,9 @@ mod tests {
             http("http://marquez:5000/events", Some("k"))
         );
         assert_eq!(transport(&[url, ("OPENLINEAGE_DISABLED", "True")]), None);
+        for endpoint in ["a\"b?k=1", "a b?k=1", "a\\b?k=1", "\u{e9}"] {
+            assert_eq!(transport(&[url, ("OPENLINEAGE_ENDPOINT", endpoint)]), None);
+        }
         let over_tls = transport(&[("OPENLINEAGE_URL", "https://x")]);
         assert_eq!(
             over_tls.is_some(),

@@ -1,6 +1,6 @@
 //! The write phase with exclusive access: stages parts, then moves them into place together.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
@@ -218,6 +218,13 @@ impl Run<'_> {
         } else if is_own {
             superseded.extend(units::unlisted_files(directory, manifest.units.iter())?);
         }
+        if self.unfinishable.is_some() && !replaces_all {
+            // Files that the interrupted commit has moved into place.
+            superseded.extend(self.ours.iter().map(|part| directory.data().join(&part.path)));
+            let of_units: HashSet<PathBuf> = directory.unit_files()?.into_iter().collect();
+            let files = directory.scored_and_selected_files()?.into_iter();
+            superseded.extend(files.filter(|path| !of_units.contains(path)));
+        }
         intent.remove(directory, superseded.into_iter());
         // Another program may have written to the output since the run began.
         refuse_foreign_data(directory, &self.ours, replaces_all)?;
@@ -225,7 +232,7 @@ impl Run<'_> {
         self.has_begun_commit.store(true, Ordering::Relaxed);
         let data = manifest.data.clone();
         intent.begin = Some(CommitBegin::new(directory, &intent, written.sha256, data)?);
-        commit::commit(directory, &intent, run_lock, self.is_intent_damaged)?;
+        commit::commit(directory, &intent, run_lock, self.unfinishable.is_some())?;
         let times = self.progress.times();
         let seconds: Vec<_> =
             times.iter().map(|(stage, time)| json!([stage, time.as_secs_f64()])).collect();
@@ -279,7 +286,7 @@ impl Run<'_> {
         manifest.summary =
             Some(directory.write_record(&directory.root, "summary.json", &summary)?);
         directory.write_record(&directory.root, "manifest.json", &sealed(&manifest))?;
-        if self.is_intent_damaged {
+        if self.unfinishable.is_some() {
             directory.remove_attempts()?;
             directory.remove_intent()?;
         }

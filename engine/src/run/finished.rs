@@ -95,11 +95,11 @@ pub fn done(plan: &Plan) -> Result<CompletedWork> {
         }
     }
     select::check_calibration(plan, &identity)?;
-    if before.is_none() || identity.measures.len() < all {
+    if before.is_none() {
         return Ok(CompletedWork::default());
     }
     let refused = incompatible_scores(plan, &directory, &identity, &[])?;
-    if refused.is_some() {
+    if refused.is_some() || identity.measures.len() < all {
         return Ok(CompletedWork { refused, ..CompletedWork::default() });
     }
     let wanted = identity.fingerprints();
@@ -150,7 +150,10 @@ pub(super) fn card_name(plan: &Plan) -> Result<Option<&'static str>> {
         origin = card_origin(&plan.directory, name)?;
     }
     let what = match origin {
-        None | Some(CardOrigin::Own) => return Ok(Some(name)),
+        None | Some(CardOrigin::Own) => {
+            let path = plan.directory.output.join(name);
+            return plan.directory.check_replaceable([&*path]).map(|()| Some(name));
+        }
         Some(CardOrigin::Edited) => "was edited after longsift wrote it",
         Some(CardOrigin::Foreign) => "was not written by longsift",
     };

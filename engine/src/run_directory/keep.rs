@@ -12,6 +12,7 @@ use super::layout::{CARDS, PartFolders, RECORDS, RunDirectory};
 use super::manifest::Manifest;
 use super::seal::is_intact;
 use super::units::{NEXT, Part};
+use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::{parallel, text};
 use crate::dataset::part;
@@ -166,6 +167,20 @@ impl RunDirectory {
         })?;
         let original = parts.iter().zip(original).filter(|(_, is_original)| *is_original);
         Ok(original.map(|(part, _)| part).collect())
+    }
+
+    /// Checks that the sticky bit of a folder does not keep this user from replacing or removing a file of another user.
+    pub fn check_replaceable<'a>(&self, paths: impl IntoIterator<Item = &'a Path>) -> Result<()> {
+        let Some(path) = paths.into_iter().find(|path| files::is_protected(path)) else {
+            return Ok(());
+        };
+        let message = format!(
+            "`{}` belongs to another user, and its folder has the sticky bit, so it cannot be replaced or removed",
+            path.display()
+        );
+        Err(Diagnostic::error(Blame::Machine, message)
+            .hint("the previous output is unchanged; remove the bit (`chmod -t`), or run as the owner of the file")
+            .into())
     }
 
     /// Creates empty staging folders for a selection and removes those of earlier attempts.

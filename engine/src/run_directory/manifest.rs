@@ -225,14 +225,17 @@ impl Manifest {
         Err(Diagnostic::error(Blame::Machine, message).hint("run the command again").into())
     }
 
-    /// Reads the list of files in `data/` from the manifest at `path`, of any version; empty if it is damaged.
+    /// Reads the list of files in `data/` from the manifest at `path`, of any version; empty if it is damaged. Without paths outside
+    /// the folder, which no run has written.
     pub fn data_of_any_version(directory: &RunDirectory, path: &Path) -> Result<Vec<Part>> {
         #[derive(Deserialize)]
         struct Named {
             data: Vec<Part>,
         }
         let named: Option<Named> = directory.read_json(path)?;
-        Ok(named.map_or(Vec::new(), |named| named.data))
+        let mut data = named.map_or(Vec::new(), |named| named.data);
+        data.retain(Part::is_inside);
+        Ok(data)
     }
 
     /// Returns the paths of the score tables in `directory` that its committed selection was made from.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -58,6 +58,12 @@ impl Part {
     /// Describes a file without rows, called `name` in the run directory.
     pub fn without_rows(name: &str, FileDigest { bytes, sha256 }: FileDigest) -> Self {
         Self { path: name.to_owned(), rows: 0, bytes, sha256 }
+    }
+
+    /// Whether the path stays inside its folder.
+    pub fn is_inside(&self) -> bool {
+        let mut components = Path::new(&self.path).components().peekable();
+        components.peek().is_some() && components.all(|part| matches!(part, Component::Normal(_)))
     }
 
     /// Whether the bytes of the part in `folder` are those that were written.

@@ -203,6 +203,10 @@ pub fn is_claimed(path: &Path) -> Result<bool> {
 /// Locks the journal at `path`, or a new one next to it with a unique name. On a file system without locks, other writers
 /// cannot be detected: every process uses a separate journal unless it has exclusive access.
 fn claim(path: &Path, exclusive: bool) -> Result<(PathBuf, File)> {
+    // In the cache, another process may have removed the folder between two units.
+    if let Some(folder) = path.parent().filter(|folder| !folder.exists()) {
+        marked::create_folder(folder)?;
+    }
     let file = files::open_read_write(path)?;
     match file.try_lock() {
         Ok(()) => return Ok((path.to_owned(), file)),
@@ -398,7 +402,7 @@ mod tests {
     #[test]
     fn two_writers_have_a_journal_each() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("unit");
+        let path = folder.path().join("removed/unit");
         let (mut first, _) = open(&path, &two("w"));
         first.append(((0, 0), 0), &values(0.5)).unwrap();
         first.sync().unwrap();

@@ -369,6 +369,20 @@ pub fn user_cache_folder() -> Result<PathBuf, StorageError> {
     }
 }
 
+/// Whether a file exists that this user cannot replace or remove: it belongs to another user, in a folder with the sticky bit of
+/// another user.
+pub fn is_protected(path: &Path) -> bool {
+    let user = rustix::process::geteuid();
+    !user.is_root() && is_protected_from(user.as_raw(), path)
+}
+
+fn is_protected_from(user: u32, path: &Path) -> bool {
+    let (file, folder) = (fs::symlink_metadata(path), fs::metadata(folder_of(path)));
+    file.ok().zip(folder.ok()).is_some_and(|(file, folder)| {
+        folder.mode() & 0o1000 != 0 && folder.uid() != user && file.uid() != user
+    })
+}
+
 /// Creates a folder below `temporary` that only this user can write to. A folder of another user cannot be trusted.
 fn temporary_cache_folder(temporary: &Path) -> Result<PathBuf, StorageError> {
     let user = rustix::process::geteuid().as_raw();
@@ -518,6 +532,21 @@ pub(super) mod tests {
         assert!(!top.join("a").exists() && top.exists(), "the top folder stays");
         found(&[]);
         assert!(below_if_present(&folder.path().join("absent")).unwrap().is_empty());
+    }
+
+    #[test]
+    fn the_sticky_bit_protects_files_of_other_users() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let is_protected = |user| is_protected_from(user, &path);
+        let user = rustix::process::geteuid().as_raw();
+        let mode = |mode| fs::set_permissions(folder.path(), fs::Permissions::from_mode(mode));
+        mode(0o1777).unwrap();
+        assert!(!is_protected(user + 1), "the file is missing");
+        fs::write(&path, "").unwrap();
+        assert!(is_protected(user + 1) && !is_protected(user));
+        mode(0o777).unwrap();
+        assert!(!is_protected(user + 1));
     }
 
     #[test]

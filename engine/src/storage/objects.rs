@@ -235,27 +235,48 @@ fn client(scheme: Scheme, root: &str) -> Result<BucketClient, String> {
                 Some(path) => builder.with_service_account_path(path),
                 None => builder,
             };
+            for name in ["GCE_METADATA_HOST", "GCE_METADATA_ROOT", "GCE_METADATA_IP"] {
+                // The client reads these variables itself.
+                if let Ok(host) = std::env::var(name) {
+                    environment::check_header(name, &host)?;
+                    check_endpoint(name, &format!("http://{host}"))?;
+                }
+            }
             client!(configured("GOOGLE_", builder, GoogleCloudStorageBuilder::with_config)?)
         }
         Scheme::Az => {
             let builder = MicrosoftAzureBuilder::new();
             let builder = match environment::variable("IDENTITY_ENDPOINT") {
-                Some(endpoint) => builder.with_msi_endpoint(endpoint),
+                Some(endpoint) => {
+                    check_endpoint("IDENTITY_ENDPOINT", &endpoint)?;
+                    builder.with_msi_endpoint(endpoint)
+                }
                 None => builder,
             };
+            check_token_file("AZURE_FEDERATED_TOKEN_FILE", false)?;
+            let header = "IDENTITY_HEADER";
+            environment::variable(header);
+            // The client reads this variable itself.
+            environment::check_header(header, &std::env::var(header).unwrap_or_default())?;
             client!(configured("AZURE_", builder, MicrosoftAzureBuilder::with_config)?)
         }
         _ => {
-            let token = "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE";
-            if let Some(path) = environment::variable(token) {
-                let text = std::fs::read_to_string(path).unwrap_or_default();
-                environment::check_header(&format!("the file of {token}"), &text)?;
-            }
+            check_token_file("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", true)?;
+            check_token_file("AWS_WEB_IDENTITY_TOKEN_FILE", false)?;
             client!(configured("AWS_", AmazonS3Builder::new(), AmazonS3Builder::with_config)?)
         }
     };
     clients.insert(root.to_owned(), client.clone());
     Ok(client)
+}
+
+/// Refuses a token file that cannot be read, or that cannot be part of a header.
+fn check_token_file(name: &str, is_header: bool) -> Result<(), String> {
+    let Some(path) = environment::variable(name) else { return Ok(()) };
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| format!("the file of {name} cannot be read: {error}"))?;
+    let text = if is_header { &*text } else { "" };
+    environment::check_header(&format!("the file of {name}"), text)
 }
 
 /// Configures a builder from all variables with a prefix, as the builder's `from_env` does.
@@ -275,11 +296,22 @@ fn configured<B, K: FromStr>(
         if !name.contains("PROXY") {
             environment::check_address(&name, &value)?;
         }
-        if name.contains("ENDPOINT") && !name.contains("_USE_") {
+        if name == "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI" {
+            if !value.starts_with('/') {
+                return Err(format!("{name} is not a path: expected `/path`"));
+            }
+        } else if is_endpoint(&name) {
             check_endpoint(&name, &value)?;
         }
         Ok(with(builder, key, value))
     })
+}
+
+/// Whether a variable contains the address of a server that is not a proxy.
+fn is_endpoint(name: &str) -> bool {
+    let ends = |end: &&str| name.ends_with(*end);
+    name.contains("ENDPOINT") && !name.contains("_USE_")
+        || !name.contains("PROXY") && ["_URL", "_URI", "AUTHORITY_HOST"].iter().any(ends)
 }
 
 /// Refuses an endpoint without a scheme or a host, with which signing of requests panics. The error does not show the value.

@@ -168,16 +168,23 @@ fn check_folders(directory: &RunDirectory, intent: &Intent) -> Result<()> {
     let renames = intent.renames.iter().map(|(from, to)| (folder(from), folder(to)));
     let removals = intent.removals.iter().map(|path| (None, folder(path)));
     let folders: BTreeSet<_> = renames.chain(removals).collect();
-    for (_, to) in &intent.renames {
-        let to = to.resolve(directory);
-        let is_mount = to.parent().and_then(files::mount) != files::mount(&to);
-        if to.is_file() && !to.is_symlink() && is_mount {
-            let message = format!("`{}` is a mount, so it cannot be replaced", to.display());
-            return Err(Diagnostic::error(Blame::Machine, message)
-                .hint("the previous output is unchanged; remove the mount, and run again")
-                .into());
-        }
+    let replaced: Vec<PathBuf> =
+        intent.renames.iter().map(|(_, to)| to.resolve(directory)).collect();
+    let removed: Vec<PathBuf> =
+        intent.removals.iter().map(|path| path.resolve(directory)).collect();
+    let is_mount = |to: &&PathBuf| {
+        let is_mount = to.parent().and_then(files::mount) != files::mount(to);
+        to.is_file() && !to.is_symlink() && is_mount
+    };
+    if let Some(to) = replaced.iter().find(is_mount) {
+        let message = format!("`{}` is a mount, so it cannot be replaced", to.display());
+        return Err(Diagnostic::error(Blame::Machine, message)
+            .hint("the previous output is unchanged; remove the mount, and run again")
+            .into());
     }
+    let success = [directory.success()];
+    let changed = replaced.iter().chain(&removed).chain(&success);
+    directory.check_replaceable(changed.map(PathBuf::as_path))?;
     let existing = |folder: Option<PathBuf>| {
         folder?.ancestors().find(|folder| folder.is_dir()).map(Path::to_owned)
     };
@@ -208,7 +215,7 @@ fn check_folders(directory: &RunDirectory, intent: &Intent) -> Result<()> {
 pub fn read_intent(directory: &RunDirectory) -> Result<Option<Intent>> {
     let Some(bytes) = files::read_if_present(&directory.intent())? else { return Ok(None) };
     let intent = serde_json::from_slice(&bytes).map_err(|error| {
-        let hint = "it was damaged after it was written; `--fresh` starts from scratch";
+        let hint = "it was damaged after it was written; a run without `--phase` selects again";
         wrong_intent(directory, &format!("cannot be read: {error}"), hint)
     })?;
     Ok(Some(intent))
@@ -310,6 +317,7 @@ fn repeated(path: &Path, check: impl Fn() -> Result<bool>) -> Result<bool> {
 pub fn data_of_intent(directory: &RunDirectory) -> Result<Vec<Part>> {
     let intent: Option<Intent> = directory.read_json(&directory.intent())?;
     let mut files = intent.and_then(|intent| intent.begin).map_or(Vec::new(), |begin| begin.data);
+    files.retain(Part::is_inside);
     let data = directory.data();
     let is_there = parallel::in_order(files.len(), directory.concurrency(1), |index| {
         Ok(files[index].is_original(&data, false)?)
@@ -452,7 +460,7 @@ fn unfinishable(from: &Path, to: &Path, why: &str) -> Diagnostic {
         to.display()
     );
     Diagnostic::error(Blame::Data, message)
-        .hint("another program removed a file of the run directory; `--fresh` starts from scratch")
+        .hint("another program removed a file of the run directory; a run without `--phase` selects again, or starts from scratch with `--fresh`")
 }
 
 #[cfg(test)]

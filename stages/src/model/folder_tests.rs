@@ -432,6 +432,19 @@ fn rope_parameters_of_ministral3_have_the_default_of_its_class() {
     assert_eq!((rope.theta, yarn(&rope.scaling)), (1e6, Some((16.0, 16_384, 1.0))));
     let scale = QueryScale::Temperature { floor: 16_384.0, scale: 0.1, shift: 0.0 };
     assert_eq!(folder.spec().query_scale, Some(scale));
+    let original = ("original_max_position_embeddings", json!(32));
+    let floor = |tiny: Tiny| match tiny.opened().unwrap().spec().query_scale {
+        Some(QueryScale::Temperature { floor, .. }) => Some(floor),
+        _ => None,
+    };
+    let shorter = tiny.clone().with_setting(original.0, original.1.clone());
+    let rope = shorter.opened().unwrap().spec().rope.clone().unwrap();
+    assert_eq!(yarn(&rope.scaling), Some((16.0, 32, 1.0)));
+    assert_eq!(floor(shorter.clone()), Some(32.0));
+    let written = json!({"rope_type": "yarn", "factor": 2, "llama_4_scaling_beta": 0.1,
+        "original_max_position_embeddings": 64});
+    assert_eq!(floor(tiny.clone().with_setting("rope_parameters", written.clone())), Some(64.0));
+    assert_eq!(floor(shorter.with_setting("rope_parameters", written)), Some(32.0));
     let written = json!({"rope_type": "default", "rope_theta": 5e5});
     let folder = tiny.with_setting("rope_parameters", written).opened().unwrap();
     let rope = folder.spec().rope.clone().unwrap();

@@ -149,10 +149,8 @@ fn scaling(config: &Fields<'_>, rope: &Fields<'_>, defaults: &RopeDefaults) -> R
     let kind = kind(rope);
     // An entry next to `rope_scaling` takes precedence over the one inside; the model's own positions replace both.
     let original = || {
-        let outside = config.optional_size("original_max_position_embeddings", MAX_POSITIONS);
-        let inside = || rope.optional_size("original_max_position_embeddings", MAX_POSITIONS);
-        let default = || defaults.original_positions.or_else(inside);
-        outside.or_else(default).unwrap_or(defaults.max_positions)
+        let default = || defaults.original_positions.or_else(|| original_positions(rope));
+        original_positions(config).or_else(default).unwrap_or(defaults.max_positions)
     };
     match kind {
         "default" => RopeScaling::Default,
@@ -184,6 +182,10 @@ fn scaling(config: &Fields<'_>, rope: &Fields<'_>, defaults: &RopeDefaults) -> R
             RopeScaling::Default
         }
     }
+}
+
+pub(super) fn original_positions(config: &Fields<'_>) -> Option<u64> {
+    config.optional_size("original_max_position_embeddings", MAX_POSITIONS)
 }
 
 fn yarn(rope: &Fields<'_>, original_positions: u64, max_positions: u64) -> RopeScaling {

@@ -7,6 +7,8 @@ use arrow_schema::{DataType, Field, Fields};
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
+use crate::base::text;
+
 /// Summary of JSON values: counts per kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct JsonShape {
@@ -85,6 +87,38 @@ impl JsonShape {
     pub(crate) fn columns(&self) -> Fields {
         let field = |(name, shape): &(String, Self)| Field::new(name, shape.data_type(), true);
         self.fields.iter().map(field).collect()
+    }
+
+    /// Whether an object has a field of this name, or its names are data.
+    pub(crate) fn may_have(&self, name: &str) -> bool {
+        self.values.is_some() || self.fields.iter().any(|(known, _)| known == name)
+    }
+
+    /// Returns the columns and fields that no object has, as paths, each with a similar name among its siblings. Objects whose
+    /// names are data, and columns without objects, are not compared.
+    pub(crate) fn unseen(&self, columns: &Fields) -> Vec<(String, Option<String>)> {
+        let mut unseen = Vec::new();
+        if self.values.is_some() || self.fields.is_empty() {
+            return unseen;
+        }
+        for column in columns {
+            let name = column.name();
+            let Some((_, shape)) = self.fields.iter().find(|(known, _)| known == name) else {
+                let others = self.fields.iter().map(|(known, _)| known.as_str());
+                unseen.push((name.clone(), text::suggest(name, others).map(str::to_owned)));
+                continue;
+            };
+            let inner = match column.data_type() {
+                DataType::Struct(fields) => shape.unseen(fields),
+                DataType::List(item) => match (item.data_type(), &shape.items) {
+                    (DataType::Struct(fields), Some(items)) => items.unseen(fields),
+                    _ => continue,
+                },
+                _ => continue,
+            };
+            unseen.extend(inner.into_iter().map(|(path, like)| (format!("{name}.{path}"), like)));
+        }
+        unseen
     }
 
     /// Returns the type of the most frequent kind: values of other kinds are bad.
@@ -239,6 +273,36 @@ mod tests {
             "id: int64, text: string, meta: struct<a: string, b: bool>, tags: list<int64>, score: float64, none: string, \
              other: map<string, string>"
         );
+    }
+
+    #[test]
+    fn names_that_no_line_has_are_unseen() {
+        let lines = [
+            r#"{"id": 1, "meta": {"lang": "en"}, "none": null, "list": [{"a": 1}], "n": 2}"#,
+            r#"{"id": 2, "n": {"x": 1}}"#,
+        ];
+        let shapes = lines.iter().filter_map(|line| JsonShape::from_line(line.as_bytes()));
+        let shape = shapes.fold(JsonShape::default(), JsonShape::merge);
+        let unseen = |columns: &str| -> Vec<(String, Option<String>)> {
+            let parsed = super::super::type_names::parse(&format!("struct<{columns}>")).unwrap();
+            let DataType::Struct(columns) = parsed else { unreachable!() };
+            shape.unseen(&columns)
+        };
+        let all = "id: int64, meta: struct<lang: string>, none: struct<x: string>, list: list<struct<a: int64>>";
+        assert_eq!(unseen(all), []);
+        let like = |path: &str, like: Option<&str>| (path.to_owned(), like.map(str::to_owned));
+        assert_eq!(
+            unseen(
+                "metta: string, meta: struct<lagn: string>, list: list<struct<xyz: string>>, n: struct<y: int64>"
+            ),
+            [
+                like("metta", Some("meta")),
+                like("meta.lagn", Some("lang")),
+                like("list.xyz", None),
+                like("n.y", None),
+            ]
+        );
+        assert_eq!(JsonShape::default().unseen(&shape.columns()), []);
     }
 
     #[test]

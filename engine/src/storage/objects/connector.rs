@@ -32,8 +32,8 @@ const MAX_EMPTY_PAGES: usize = 1_000;
 /// Maximum bytes of an answer with credentials.
 const MAX_CREDENTIALS_BYTES: u64 = 64 << 10;
 /// Parameters of requests for tokens with the credentials of the client.
-const CREDENTIAL_PARAMETERS: [&str; 4] =
-    ["WebIdentityToken", "assertion", "client_assertion", "client_secret"];
+const CREDENTIAL_PARAMETERS: [&str; 5] =
+    ["WebIdentityToken", "assertion", "client_assertion", "client_secret", "refresh_token"];
 
 /// Schemes of the header `Authorization` with a signature of S3 or Azure.
 const SIGNATURE_SCHEMES: [&str; 2] = ["AWS4-", "SharedKey"];

@@ -8,6 +8,7 @@ use super::llama_like::{Bias, LLAMA, LlamaLike, eps, head_norm, llama_like};
 use crate::model::decoder::Decoder;
 use crate::model::fields::Fields;
 use crate::model::rope::{RopeScaling, yarn_attention_factor};
+use crate::model::rope_config::original_positions;
 use crate::model::spec::{HeadNorm, Norm, NormScope, QueryScale};
 use crate::model::tensors::{Projection, TensorRole};
 
@@ -163,7 +164,7 @@ fn gpt_oss(config: &Fields<'_>, first: &mut FirstLayerConfig) {
     if let (false, Some(rope)) = (scaled, &mut first.spec.rope) {
         rope.scaling = RopeScaling::Yarn {
             factor: 32.0,
-            original_positions: 4096,
+            original_positions: original_positions(config).unwrap_or(4096),
             beta_fast: 32.0,
             beta_slow: 1.0,
             truncate: false,

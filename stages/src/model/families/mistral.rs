@@ -10,6 +10,7 @@ use super::sizes::MAX_ENTRIES;
 use crate::model::decoder::{Decoder, FeedForward, Perceptron};
 use crate::model::fields::Fields;
 use crate::model::rope::{RopeScaling, yarn_attention_factor};
+use crate::model::rope_config::original_positions;
 use crate::model::spec::QueryScale;
 
 /// Every layer slides, over 4,096 tokens if the key is missing; `null` disables the window.
@@ -42,23 +43,34 @@ fn ministral3(config: &Fields<'_>, first: &mut FirstLayerConfig) {
         ["rope_scaling", "rope_parameters"].iter().any(|name| config.value(name).is_some());
     if let (false, Some(rope)) = (scaled, &mut first.spec.rope) {
         // Defaults of `Ministral3Config`, which ignore `rope_theta`.
+        let original_positions = original_positions(config).unwrap_or(16_384);
         rope.theta = 1e6;
         rope.scaling = RopeScaling::Yarn {
             factor: 16.0,
-            original_positions: 16_384,
+            original_positions,
             beta_fast: 32.0,
             beta_slow: 1.0,
             truncate: true,
             attention_factor: yarn_attention_factor(16.0, Some(1.0), Some(1.0)),
         };
-        first.spec.query_scale =
-            Some(QueryScale::Temperature { floor: 16_384.0, scale: 0.1, shift: 0.0 });
+        first.spec.query_scale = Some(QueryScale::Temperature {
+            floor: original_positions as f64,
+            scale: 0.1,
+            shift: 0.0,
+        });
         return;
     }
     let rope = config.optional_object("rope_parameters");
     let rope = rope.or_else(|| config.optional_object("rope_scaling"));
     let scale = rope.as_ref().and_then(|rope| {
-        let floor = rope.optional_positive("original_max_position_embeddings")?;
+        let floor = match first.spec.rope.as_ref().map(|rope| &rope.scaling) {
+            Some(
+                RopeScaling::Yarn { original_positions, .. }
+                | RopeScaling::LongRope { original_positions, .. }
+                | RopeScaling::Llama3 { original_positions, .. },
+            ) => *original_positions as f64,
+            _ => rope.optional_positive("original_max_position_embeddings")?,
+        };
         Some((floor, rope.optional_number("llama_4_scaling_beta")?))
     });
     first.spec.query_scale =
