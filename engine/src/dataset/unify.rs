@@ -111,7 +111,8 @@ fn remove_unseen_keys(files: &mut [InputFile], keys: &[String]) -> Vec<DataProbl
         let lacks = |file: &InputFile| {
             let has_column = file.schema.column_with_name(key).is_some();
             let survey = file.lines().filter(|_| has_column).map(|lines| &lines.survey);
-            survey.map(|survey| survey.rows > 0 && !survey.shape.may_have(key))
+            let survey = survey.filter(|survey| survey.rows > 0);
+            survey.map(|survey| !survey.shape.may_have(key))
         };
         let lacking: Vec<usize> =
             (0..files.len()).filter(|index| lacks(&files[*index]) == Some(true)).collect();
@@ -121,16 +122,14 @@ fn remove_unseen_keys(files: &mut [InputFile], keys: &[String]) -> Vec<DataProbl
             .column_with_name(key)
             .is_some_and(|(_, column)| *column.data_type() == DataType::Utf8);
         let message = match files.iter().find(|file| lacks(file) == Some(false)) {
-            Some(other) if other.lines().is_some_and(|lines| lines.survey.rows > 0) => {
-                format!(
-                    "none of its first lines has `{key}`, which `{}` has: it would be null, although folders are named `{key}=…`",
-                    other.path
-                )
-            }
-            _ if !is_text => {
+            Some(other) => format!(
+                "none of its first lines has `{key}`, which `{}` has: it would be null, although folders are named `{key}=…`",
+                other.path
+            ),
+            None if !is_text => {
                 format!("`{key}` comes from the names of folders, so its type is `string`")
             }
-            _ => {
+            None => {
                 for file in files.iter_mut().filter(|file| file.lines().is_some()) {
                     let fields = file.schema.fields().iter().filter(|field| field.name() != key);
                     let fields: Fields = fields.cloned().collect();
