@@ -477,6 +477,42 @@ fn a_commit_that_cannot_be_finished_is_made_again_from_the_scores() {
 
 #[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+fn a_commit_of_new_scores_that_cannot_be_finished_is_made_again() {
+    let changed = workload();
+    let inputs = files_below(&changed.path("input"));
+    fs::copy(&inputs[1], &inputs[0]).unwrap();
+    let expected = Workspace::copy_of(&changed);
+    expected.longsift(&RUN).success();
+    let units = files_below(&expected.path("out.run/units")).len();
+    let mut unfinishable = 0;
+    for (operation, at) in [
+        ("unlink out/data", 2),
+        ("rename out/data", 2),
+        // Before the commit, each unit renames a table and its record once.
+        ("rename out.run/scores/", units + 1),
+        ("rename out.run/units/", units + 1),
+        ("rename out.run/scores/", units + 3),
+        ("rename out.run/pipeline.lock", 1),
+        ("rename out.run/summary.json", 1),
+    ] {
+        for lost in ["out/.staging", "out.run/staging"] {
+            let workspace = workload();
+            workspace.longsift(&RUN).success();
+            copy_folder(&changed.path("input"), &workspace.path("input"));
+            workspace.run_until_killed(&RUN, operation, at);
+            let _ = fs::remove_dir_all(workspace.path(lost));
+            let answer = workspace.longsift(&RUN).success();
+            unfinishable += u32::from(answer.stderr.contains("selecting again"));
+            assert_eq!(workspace.results(), expected.results(), "{operation} {at} {lost}");
+            workspace.longsift(&["verify", "out.run"]).success();
+            assert_eq!(workspace.longsift(&RUN).success().summary()["status"], "nothing_to_do");
+        }
+    }
+    assert!(unfinishable > 4, "{unfinishable}");
+}
+
+#[test]
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
 fn a_commit_that_cannot_be_finished_is_left_by_a_fresh_start() {
     let fresh = ["run", "pipeline.yaml", "-q", "--fresh"];
     let other = [&fresh[..], &["--set", "stages.filter.keep_fraction=0.9"]].concat();

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use arrow_array::ArrayRef;
 use arrow_schema::{Fields, Schema, SchemaRef};
 use longsift_stages::contract::{SIGNATURE_BYTES, Signature};
 
@@ -75,6 +76,8 @@ pub struct InputFile {
     pub(super) positions: Vec<usize>,
     /// Values of the last columns of `schema`, which come from the names of the folders around the file.
     pub(super) partitions: Vec<Option<String>>,
+    /// Values that replace nulls, one row each, by position of their column.
+    pub(super) folder_values: Vec<(usize, ArrayRef)>,
     pub(super) contents: Contents,
 }
 
@@ -165,6 +168,7 @@ impl InputFile {
             row_groups,
             positions: (0..schema.fields().len()).collect(),
             partitions: Vec::new(),
+            folder_values: Vec::new(),
             schema,
             contents,
         }

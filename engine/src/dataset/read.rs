@@ -78,7 +78,8 @@ struct RequestedColumn {
 }
 
 enum ColumnSource {
-    File(usize),
+    /// Index among the decoded columns, and the value that replaces nulls.
+    File(usize, Option<ArrayRef>),
     Partition(Option<String>),
 }
 
@@ -123,8 +124,11 @@ impl Batches {
             strict: request.strict,
         };
         let in_file_order = wanted.in_file_order();
+        let folder_value = |position: usize| {
+            file.folder_values.iter().find(|(of, _)| *of == position).map(|(_, value)| value)
+        };
         let source_of = |position: usize| match in_file_order.binary_search(&position) {
-            Ok(index) => ColumnSource::File(index),
+            Ok(index) => ColumnSource::File(index, folder_value(position).cloned()),
             Err(_) => ColumnSource::Partition(file.partitions[position - own].clone()),
         };
         let column = |(index, data_type): &(usize, DataType)| RequestedColumn {
@@ -179,7 +183,11 @@ impl Batches {
         let mut columns = Vec::with_capacity(self.columns.len());
         for RequestedColumn { source, data_type, name } in &self.columns {
             let array = match source {
-                ColumnSource::File(index) => Arc::clone(batch.column(*index)),
+                ColumnSource::File(index, None) => Arc::clone(batch.column(*index)),
+                ColumnSource::File(index, Some(value)) => {
+                    unify::without_nulls(batch.column(*index), value)
+                        .map_err(|error| self.failure(error.to_string().into()))?
+                }
                 ColumnSource::Partition(value) => {
                     unify::partition_column(value.as_deref(), rows.len())
                 }

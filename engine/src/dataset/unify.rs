@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, StringArray};
-use arrow_schema::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
+use arrow_array::{ArrayRef, BooleanArray, Scalar, StringArray};
+use arrow_cast::{CastOptions, cast, cast_with_options};
+use arrow_schema::{ArrowError, DataType, Field, FieldRef, Fields, Schema, SchemaRef};
+use arrow_select::zip::zip;
 
 use super::formats::line_format::LineFormat;
 use super::formats::shape::JsonShape;
@@ -66,13 +68,20 @@ pub(super) fn set_line_columns(
     Ok(Some(lines))
 }
 
-/// Adds string columns for folders named `key=value`, unless any file has a column of that name.
+/// Adds string columns for folders named `key=value`, unless any file has a column of that name. Nulls in lines get the values of
+/// their folders.
 pub(super) fn add_partitions(
     files: &mut [InputFile],
     lines: Option<&mut LinesSchema>,
 ) -> Result<(), Vec<DataProblem>> {
     let mut keys = partition_keys(files.iter().map(|file| file.path.as_str()));
-    let mut problems = remove_unseen_keys(files, &keys);
+    let mut problems = Vec::new();
+    for file in files.iter_mut() {
+        match folder_values(file, &keys) {
+            Ok(values) => file.folder_values = values,
+            Err(problem) => problems.push(problem),
+        }
+    }
     for (index, key) in keys.iter().enumerate() {
         let is_same = |other: &&String| other.to_lowercase() == key.to_lowercase();
         if let Some(other) = keys[..index].iter().find(is_same) {
@@ -103,49 +112,29 @@ pub(super) fn add_partitions(
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
-/// Removes the columns of keys that no line file has a field for, so that the folders' values are used. Returns problems of files
-/// that lack a field that others have: their values would be null despite their folder.
-fn remove_unseen_keys(files: &mut [InputFile], keys: &[String]) -> Vec<DataProblem> {
-    let mut problems = Vec::new();
+/// Returns the values that replace nulls in a file of lines, by position of their column: those of its folders.
+fn folder_values(file: &InputFile, keys: &[String]) -> Result<Vec<(usize, ArrayRef)>, DataProblem> {
+    let mut values = Vec::new();
+    let Some(lines) = file.lines() else { return Ok(values) };
     for key in keys {
-        let lacks = |file: &InputFile| {
-            let has_column = file.schema.column_with_name(key).is_some();
-            let survey = file.lines().filter(|_| has_column).map(|lines| &lines.survey);
-            let survey = survey.filter(|survey| survey.rows > 0);
-            survey.map(|survey| !survey.shape.may_have(key))
-        };
-        let lacking: Vec<usize> =
-            (0..files.len()).filter(|index| lacks(&files[*index]) == Some(true)).collect();
-        let Some(first) = lacking.first().map(|index| &files[*index]) else { continue };
-        let is_text = first
-            .schema
-            .column_with_name(key)
-            .is_some_and(|(_, column)| *column.data_type() == DataType::Utf8);
-        let message = match files.iter().find(|file| lacks(file) == Some(false)) {
-            Some(other) => format!(
-                "none of its first lines has `{key}`, which `{}` has: it would be null, although folders are named `{key}=…`",
-                other.path
-            ),
-            None if !is_text => {
-                format!("`{key}` comes from the names of folders, so its type is `string`")
+        let Some((position, column)) = file.schema.column_with_name(key) else { continue };
+        let Some(value) = partition_value(&file.path, key)? else { continue };
+        let strict = CastOptions { safe: false, ..CastOptions::default() };
+        match cast_with_options(&partition_column(Some(&value), 1), column.data_type(), &strict) {
+            Ok(value) => values.push((position, value)),
+            // The column is another one of the same name.
+            Err(_) if lines.survey.shape.may_have(key) => {}
+            Err(_) => {
+                let data_type = type_names::name(column.data_type());
+                let message =
+                    format!("the folder `{key}={value}` does not fit its column, {data_type}");
+                return Err(DataProblem::settings(message)
+                    .in_file(&file.path)
+                    .with_hint("correct `input.schema`, or rename the folder"));
             }
-            None => {
-                for file in files.iter_mut().filter(|file| file.lines().is_some()) {
-                    let fields = file.schema.fields().iter().filter(|field| field.name() != key);
-                    let fields: Fields = fields.cloned().collect();
-                    file.positions = (0..fields.len()).collect();
-                    file.schema = Arc::new(Schema::new(fields));
-                }
-                continue;
-            }
-        };
-        problems.push(
-            DataProblem::settings(message)
-                .in_file(&first.path)
-                .with_hint("correct `input.schema`, or give the field to all files or to none"),
-        );
+        }
     }
-    problems
+    Ok(values)
 }
 
 /// Returns the schema of the output and sets each file's column positions, or describes all differences from the first file.
@@ -239,6 +228,15 @@ fn keys_and_values(path: &str) -> impl Iterator<Item = (String, &str)> {
 
 pub(super) fn partition_column(value: Option<&str>, rows: usize) -> ArrayRef {
     Arc::new(std::iter::repeat_n(value, rows).collect::<StringArray>())
+}
+
+/// Replaces the nulls of an array by the value of a row.
+pub(super) fn without_nulls(array: &ArrayRef, value: &ArrayRef) -> Result<ArrayRef, ArrowError> {
+    let Some(nulls) = array.logical_nulls().filter(|nulls| nulls.null_count() > 0) else {
+        return Ok(Arc::clone(array));
+    };
+    let value = cast(value, array.data_type())?;
+    zip(&BooleanArray::new(!nulls.inner(), None), &Scalar::new(value), array)
 }
 
 #[cfg(test)]
