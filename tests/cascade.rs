@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use crate::external::child::write_program;
 use crate::support::tables::{
-    document, floats, read_parquet, read_scores, strings, table, texts, token_lists, write_parquet,
+    document, floats, integers, read_parquet, read_scores, strings, table, texts, token_lists,
+    write_parquet,
 };
 use crate::support::{Pipeline, Tiny, Workspace, count, files_below, read_json};
 
@@ -120,6 +121,14 @@ fn a_measure_skips_windows_rejected_by_a_guard_before_it() {
         assert_eq!(strength.is_null(row), copies[row] > strict, "row {row}");
         assert!(strength.is_null(row) || one[row].to_bits() == other[row].to_bits(), "row {row}");
     }
+    let skipped_row = (0..copies.len()).find(|row| strength.is_null(*row)).unwrap();
+    let [rows, windows] =
+        ["input_row", "window"].map(|name| integers(&of_guarded, name)[skipped_row]);
+    let sample = format!("document-{rows}#{windows}");
+    let explained = guarded.longsift(&["explain", "out.run", &sample, "--format", "json"]);
+    let explained: Value = serde_json::from_str(&explained.success().stdout).unwrap();
+    let notes = explained["notes"].to_string();
+    assert!(notes.contains("the run did not measure: ") && !notes.contains("differ"), "{notes}");
     // Scores and summaries of a group are over the samples that pass.
     let group = |workspace: &Workspace| {
         read_json(&workspace.path("out.run/calibration.json"))["groups"][0].clone()

@@ -8,7 +8,7 @@ use arrow_array::types::{Float64Type, Int64Type};
 use serde_json::{Value, json};
 
 use crate::support::pages::{beyond_a_screen, check_harmless, check_opened, hostile};
-use crate::support::tables::{read_scores, strings, table, write_parquet};
+use crate::support::tables::{floats, read_parquet, read_scores, strings, table, write_parquet};
 use crate::support::{Pipeline, Tiny, Workspace, copy_folder, demo_model, numbers};
 
 fn explain(workspace: &Workspace, arguments: &[&str]) -> Value {
@@ -203,6 +203,31 @@ fn the_rank_is_within_the_group() {
 }
 
 #[test]
+fn guards_of_a_document_are_judged_by_its_own_statistics() {
+    let workspace = run(&texts());
+    let guard = "guards: [{statistic: far_recurrence, max_quantile: 0.5}]";
+    let documents = pipeline("formula: longattn").filter(&format!("keep_fraction: 0.5, {guard}"));
+    let documents = documents.output("samples: documents").to_string();
+    workspace.write("pipeline.yaml", documents.replace("path: out,", "path: whole,"));
+    workspace.longsift(&["run", "pipeline.yaml", "-q"]).success();
+    let selection = read_parquet(&workspace.path("whole.run/selection"));
+    let (ids, values) =
+        (crate::support::tables::texts(&selection, "id"), floats(&selection, "far_recurrence"));
+    let mut rejected = 0;
+    for (id, value) in ids.iter().zip(values) {
+        for window in 0..2 {
+            let found = explain(&workspace, &["whole.run", &format!("{id}#{window}")]);
+            let guard = &found["guards"][0];
+            assert_eq!(guard["value"].as_f64().unwrap().to_bits(), value.to_bits(), "{found:#}");
+            let is_rejected = found["selected"]["reason"] == "guard_far_recurrence";
+            assert_eq!(guard["rejects"], is_rejected, "{found:#}");
+            rejected += u32::from(is_rejected);
+        }
+    }
+    assert!(rejected > 0);
+}
+
+#[test]
 fn the_weakest_component_of_a_minimum_is_named() {
     let components = "combine: least, terms: [{statistic: far_recurrence}, {statistic: dependency_strength}], \
                  within: group";
@@ -328,6 +353,9 @@ fn other_settings_are_not_called_a_changed_document() {
         "{refused}"
     );
     assert!(refused.contains("changed since the run: window_tokens: 64, was 128"), "{refused}");
+    let guards = "stages.filter.guards=[{statistic: dependency_strength, max: 0.5}]";
+    let refused = workspace.longsift(&["explain", "out.run", "d#1#0", "--set", guards]).expect(2);
+    assert!(refused.stderr.contains("guards differ from those of the run"), "{}", refused.stderr);
     let kernel = ["out.run", "d#1#0", "--kernel", "portable-f32"];
     let notes = explain(&workspace, &kernel)["notes"].to_string();
     let named = notes.contains("changed since the run: kernel: portable-f32, was ");

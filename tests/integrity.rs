@@ -513,6 +513,31 @@ fn a_commit_of_new_scores_that_cannot_be_finished_is_made_again() {
 
 #[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+fn scores_of_a_fresh_start_are_not_replaced_by_older_ones() {
+    let fresh = ["run", "pipeline.yaml", "-q", "--fresh"];
+    let select = [&RUN[..], &["--phase", "select"]].concat();
+    let own = [&RUN[..], &["--scores-from", "out.run"]].concat();
+    for (operation, at) in [("rename out/data", 1), ("rename out.run/units", 5)] {
+        let workspace = workload();
+        workspace.longsift(&RUN).success();
+        workspace.run_until_killed(&fresh, operation, at);
+        fs::remove_dir_all(workspace.path("out")).unwrap();
+        for arguments in [&RUN[..], &select, &own] {
+            let refused = workspace.longsift(arguments).expect(3).stderr;
+            assert!(refused.contains("it is the commit of a fresh start"), "{refused}");
+        }
+        let other = [&RUN[..], &["--scores-from", "out.run", "--set", "output.path=b"]].concat();
+        let refused = workspace.longsift(&other).expect(3).stderr;
+        assert!(refused.contains("a commit in `out.run` is unfinished"), "{refused}");
+        // An interrupted fresh start that replaces it is resumed.
+        workspace.run_until_killed(&fresh, "create out/.staging/", 5);
+        workspace.longsift(&RUN).success();
+        assert_eq!(workspace.results(), undisturbed().0, "{operation} {at}");
+    }
+}
+
+#[test]
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
 fn a_commit_that_cannot_be_finished_is_left_by_a_fresh_start() {
     let fresh = ["run", "pipeline.yaml", "-q", "--fresh"];
     let other = [&fresh[..], &["--set", "stages.filter.keep_fraction=0.9"]].concat();

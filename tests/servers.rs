@@ -520,8 +520,25 @@ fn secrets_are_trimmed_and_control_characters_rejected() {
         ("s3://bucket/x", "AWS_WEB_IDENTITY_TOKEN_FILE", "/no/such/file"),
         ("az://container/x", "AZURE_FEDERATED_TOKEN_FILE", "/no/such/file"),
     ] {
-        let refused = run_with(&workspace(input), &[(name, value)]).expect(2).stderr;
+        let variables = [(name, value), ("AWS_ACCESS_KEY_ID", "")];
+        let refused = run_with(&workspace(input), &variables).expect(2).stderr;
         assert!(refused.contains(name), "{refused}");
+    }
+    // An empty variable, and a token file beside a key, are not used.
+    let server = Server::new(|_| Reply::status(403));
+    let endpoint = server.url();
+    for (input, variables) in [
+        ("gs://bucket/x", [("GCE_METADATA_HOST", ""), ("GOOGLE_BASE_URL", &*endpoint)]),
+        (
+            "s3://bucket/x",
+            [("AWS_WEB_IDENTITY_TOKEN_FILE", "/none"), ("AWS_ENDPOINT_URL", &*endpoint)],
+        ),
+    ] {
+        let more = [("AWS_ACCESS_KEY_ID", "someone"), ("AWS_SECRET_ACCESS_KEY", "something")];
+        let skip = ("GOOGLE_SKIP_SIGNATURE", "true");
+        let variables = [&variables[..], &more, &[skip]].concat();
+        let refused = run_with(&workspace(input), &variables);
+        assert!(refused.stderr.contains("403"), "{}", refused.stderr);
     }
     let hub = Server::new(|_| Reply::status(404));
     let asked = |token: &str| {

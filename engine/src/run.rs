@@ -158,8 +158,6 @@ pub fn run(
     events::cut_torn_line(directory)?;
     match commit::replay(directory, &run_lock) {
         Err(failure) if failure.exit_code() == Blame::Data.exit_code() => {
-            let message = failure.to_string();
-            tracing::warn!("{}; selecting again", message.lines().next().unwrap_or_default());
             run.unfinishable = Some(failure);
         }
         replayed => drop(replayed?),

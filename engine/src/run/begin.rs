@@ -4,16 +4,18 @@ use longsift_stages::model::known_weights_digest;
 
 use super::incompatible_scores::incompatible_scores;
 use crate::base::diagnostic::{Blame, Diagnostic};
-use crate::base::error::Result;
+use crate::base::error::{Failure, Result};
 use crate::plan::attention::Attention;
 use crate::plan::identity::{Digests, Kernels, WholeModelDigests, whole_model_digests};
 use crate::plan::lock;
 use crate::run::{Phase, Run, RunOptions};
 use crate::run_directory::borrowed::BorrowedScores;
 use crate::run_directory::facts::{Fingerprints, Identity};
+use crate::run_directory::manifest::Manifest;
 use crate::run_directory::pipeline_lock::{self, ModelIdentity, PipelineLock};
 use crate::run_directory::units::{self, UnitRecord};
 use crate::select;
+use crate::write::commit;
 
 /// Identity of a run, and the records of units that are already scored.
 pub(super) struct RunState {
@@ -46,6 +48,9 @@ impl Run<'_> {
             if read()? != valid {
                 return Err(borrowed.changed("units"));
             }
+            if self.scores.absolute() != self.directory.absolute() {
+                Manifest::check_committed(&self.scores)?;
+            }
             self.borrowed = Some(borrowed);
         }
         Ok(RunState { lock, wanted, valid })
@@ -73,6 +78,25 @@ impl Run<'_> {
             fresh.prepare()?;
             self.scores = fresh;
         }
+        let is_fresh = self.plan.options.fresh || self.scores.root == self.directory.fresh().root;
+        match &self.unfinishable {
+            Some(failure) if !is_fresh => self.check_scores_are_complete(failure),
+            _ => Ok(()),
+        }
+    }
+
+    /// Fails if an interrupted commit that cannot be finished moves the scores of a fresh start: some may be lost, and older ones
+    /// must not take their place.
+    fn check_scores_are_complete(&self, failure: &Failure) -> Result<()> {
+        let message = failure.to_string();
+        let message = message.lines().next().unwrap_or_default();
+        if commit::moves_fresh_scores(self.directory) {
+            return Err(Diagnostic::error(Blame::Data, message)
+                .note("it is the commit of a fresh start, whose scores may be incomplete")
+                .hint("`--fresh` starts from scratch")
+                .into());
+        }
+        tracing::warn!("{message}; selecting again");
         Ok(())
     }
 

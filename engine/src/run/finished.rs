@@ -152,7 +152,7 @@ pub(super) fn card_name(plan: &Plan) -> Result<Option<&'static str>> {
     let what = match origin {
         None | Some(CardOrigin::Own) => {
             let path = plan.directory.output.join(name);
-            return plan.directory.check_replaceable([&*path]).map(|()| Some(name));
+            return plan.directory.check_replaceable([path]).map(|()| Some(name));
         }
         Some(CardOrigin::Edited) => "was edited after longsift wrote it",
         Some(CardOrigin::Foreign) => "was not written by longsift",
@@ -213,6 +213,8 @@ pub(super) fn refuse_foreign_data(
     fresh: bool,
 ) -> Result<()> {
     let data = directory.data();
+    let replaced = ours.iter().map(|part| data.join(&part.path)).chain([directory.success()]);
+    directory.check_replaceable(replaced)?;
     let own = if fresh { ours.iter().collect() } else { directory.original_data(ours)? };
     let own: HashSet<&String> = own.into_iter().map(|part| &part.path).collect();
     let foreign =

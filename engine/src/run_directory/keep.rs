@@ -170,7 +170,7 @@ impl RunDirectory {
     }
 
     /// Checks that the sticky bit of a folder does not keep this user from replacing or removing a file of another user.
-    pub fn check_replaceable<'a>(&self, paths: impl IntoIterator<Item = &'a Path>) -> Result<()> {
+    pub fn check_replaceable(&self, paths: impl IntoIterator<Item = PathBuf>) -> Result<()> {
         let Some(path) = paths.into_iter().find(|path| files::is_protected(path)) else {
             return Ok(());
         };

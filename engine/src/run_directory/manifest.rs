@@ -146,20 +146,25 @@ impl Manifest {
         record.ok_or_else(|| changed_after_commit(path).into())
     }
 
+    /// Fails if a commit has begun and is not finished.
+    pub fn check_committed(directory: &RunDirectory) -> Result<()> {
+        if files::size(&directory.intent())?.is_none() {
+            return Ok(());
+        }
+        let message = format!(
+            "a commit in `{}` is unfinished: its files may belong to two selections",
+            directory.root.display()
+        );
+        let hint = "`longsift run` finishes it; `longsift status` shows whether a run is under way";
+        Err(Diagnostic::error(Blame::Data, message).hint(hint).into())
+    }
+
     /// Reads the manifest of a finished run.
     ///
     /// # Errors
     /// The run is not finished, its files are partly replaced by those of an unfinished commit, or the manifest cannot be read.
     pub fn read_finished(directory: &RunDirectory) -> Result<Self> {
-        if files::size(&directory.intent())?.is_some() {
-            let message = format!(
-                "a commit in `{}` is unfinished: its files may belong to two selections",
-                directory.root.display()
-            );
-            let hint =
-                "`longsift run` finishes it; `longsift status` shows whether a run is under way";
-            return Err(Diagnostic::error(Blame::Data, message).hint(hint).into());
-        }
+        Self::check_committed(directory)?;
         match Self::read_last_selection(directory)? {
             Some(manifest) => Ok(manifest),
             None => Self::read(directory)?.ok_or_else(|| not_finished(directory)),

@@ -237,7 +237,8 @@ fn client(scheme: Scheme, root: &str) -> Result<BucketClient, String> {
             };
             for name in ["GCE_METADATA_HOST", "GCE_METADATA_ROOT", "GCE_METADATA_IP"] {
                 // The client reads these variables itself.
-                if let Ok(host) = std::env::var(name) {
+                if environment::variable(name).is_some() {
+                    let host = std::env::var(name).unwrap_or_default();
                     environment::check_header(name, &host)?;
                     check_endpoint(name, &format!("http://{host}"))?;
                 }
@@ -253,7 +254,9 @@ fn client(scheme: Scheme, root: &str) -> Result<BucketClient, String> {
                 }
                 None => builder,
             };
-            check_token_file("AZURE_FEDERATED_TOKEN_FILE", false)?;
+            if !has_any(&AZURE_KEYS) {
+                check_token_file("AZURE_FEDERATED_TOKEN_FILE", false)?;
+            }
             let header = "IDENTITY_HEADER";
             environment::variable(header);
             // The client reads this variable itself.
@@ -261,13 +264,29 @@ fn client(scheme: Scheme, root: &str) -> Result<BucketClient, String> {
             client!(configured("AZURE_", builder, MicrosoftAzureBuilder::with_config)?)
         }
         _ => {
-            check_token_file("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", true)?;
-            check_token_file("AWS_WEB_IDENTITY_TOKEN_FILE", false)?;
+            if !has_any(&["AWS_ACCESS_KEY_ID"]) {
+                check_token_file("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", true)?;
+                check_token_file("AWS_WEB_IDENTITY_TOKEN_FILE", false)?;
+            }
             client!(configured("AWS_", AmazonS3Builder::new(), AmazonS3Builder::with_config)?)
         }
     };
     clients.insert(root.to_owned(), client.clone());
     Ok(client)
+}
+
+/// Variables with keys that the client uses instead of a token file.
+const AZURE_KEYS: [&str; 6] = [
+    "AZURE_STORAGE_ACCOUNT_KEY",
+    "AZURE_STORAGE_ACCESS_KEY",
+    "AZURE_STORAGE_SAS_KEY",
+    "AZURE_STORAGE_SAS_TOKEN",
+    "AZURE_STORAGE_TOKEN",
+    "AZURE_STORAGE_USE_EMULATOR",
+];
+
+fn has_any(names: &[&str]) -> bool {
+    names.iter().any(|name| environment::variable(name).is_some())
 }
 
 /// Refuses a token file that cannot be read, or that cannot be part of a header.

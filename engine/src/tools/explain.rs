@@ -5,7 +5,7 @@
 mod gains;
 mod page;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
 use std::ops::Range;
 
@@ -72,6 +72,9 @@ struct SelectionOutcome {
     weakest: Option<String>,
     #[serde(skip)]
     bounds: Vec<Bounds>,
+    /// Statistic of the document by guard; `None` for windows.
+    #[serde(skip)]
+    of_document: Option<Vec<Option<f64>>>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -263,7 +266,11 @@ impl Explanation {
             let of_group = self.selected.as_ref().and_then(|outcome| outcome.bounds.get(index));
             let bounds = of_group.copied().unwrap_or_else(|| guard.bounds(None, None));
             let own = self.statistics.iter().find(|own| own.statistic == guard.statistic);
-            let value = own.and_then(|own| own.now.finite().or(own.recorded.finite()));
+            let of_window = own.and_then(|own| own.now.finite().or(own.recorded.finite()));
+            let of_document =
+                self.selected.as_ref().and_then(|outcome| outcome.of_document.as_ref());
+            let value = of_document
+                .map_or(of_window, |statistics| statistics.get(index).copied().flatten());
             GuardVerdict {
                 setting: format!("stages.filter.guards.{index}"),
                 statistic: guard.statistic.clone(),
@@ -346,6 +353,14 @@ impl Explanation {
 
     /// Adds the recorded statistics, and the outcome of the sample in the run.
     fn compare(&mut self, plan: &Plan, run: &FinishedRun, weights: Option<String>) -> Result<()> {
+        let guards = serde_json::json!(plan.spec.filter().guards);
+        let recorded = run.manifest.lock.identity.selection.get("filter.guards");
+        if recorded.map_or(!plan.spec.filter().guards.is_empty(), |recorded| *recorded != guards) {
+            let message = "the guards differ from those of the run";
+            return Err(Diagnostic::error(Blame::Pipeline, message)
+                .hint("omit `--set`; `longsift whatif` selects with other settings")
+                .into());
+        }
         let (row, tokens) = (self.input_row, (self.token_start, self.token_end));
         let key = (row, self.window);
         let mut scored = None;
@@ -371,9 +386,12 @@ impl Explanation {
         };
         let path = run.scores.root.join(&record.scores.path);
         let measures = scores::measures(&path)?;
+        let mut measured = BTreeSet::new();
         scores::read_statistics(&path, &measures, |row, window, measure, values| {
-            if (row, window) == key {
+            // If all are null, the window was not measured.
+            if (row, window) == key && values.0.iter().any(|value| *value != Value::Null) {
                 for (column, value) in measures[measure].columns.iter().zip(values.0) {
+                    measured.insert(column.name.to_string());
                     if let Some(own) =
                         self.statistics.iter_mut().find(|own| own.statistic == column.name)
                     {
@@ -383,11 +401,19 @@ impl Explanation {
             }
             Ok(())
         })?;
-        let differ = |own: &&ExplainedStatistic| own.now != Value::Null && own.now != own.recorded;
-        let different: Vec<&str> =
-            self.statistics.iter().filter(differ).map(|own| own.statistic.as_str()).collect();
+        let known = self.statistics.iter().filter(|own| own.now != Value::Null);
+        let (known, unmeasured): (Vec<_>, Vec<_>) =
+            known.partition(|own| measured.contains(&own.statistic));
+        let names = |own: &[&ExplainedStatistic]| {
+            own.iter().map(|own| own.statistic.as_str()).collect::<Vec<_>>().join(", ")
+        };
+        let different: Vec<_> = known.into_iter().filter(|own| own.now != own.recorded).collect();
+        let (different, unmeasured) = (names(&different), names(&unmeasured));
+        if !unmeasured.is_empty() {
+            self.notes.push(format!("values that the run did not measure: {unmeasured}"));
+        }
         if !different.is_empty() {
-            let names = different.join(", ");
+            let names = different;
             self.notes.push(format!("values that differ from the recorded ones: {names}"));
             self.notes.extend(changes(plan, run, weights)?);
         }
@@ -440,7 +466,9 @@ fn rank(
     let calibration = manifest.read_calibration(directory)?;
     let mut outcome = None;
     for part in manifest.selection.iter().filter(|part| part.path.contains(unit)) {
-        selected::read(&directory.root.join(&part.path), |sample| {
+        let path = directory.root.join(&part.path);
+        let names = selected::statistics(&path)?;
+        selected::read(&path, |sample| {
             if sample.input_row == row && sample.window.is_none_or(|index| index == window) {
                 let group =
                     calibration.groups.iter().find(|of| of.value.as_deref() == sample.group);
@@ -455,6 +483,14 @@ fn rank(
                     terms: terms(&choice, group, sample),
                     weakest: None,
                     bounds: group.map_or(Vec::new(), |group| group.guards.clone()),
+                    of_document: sample.window.is_none().then(|| {
+                        let guarded = choice.filter.guards.iter().map(|guard| &guard.statistic);
+                        let value = |name: &String| {
+                            let index = names.iter().position(|known| known == name)?;
+                            sample.statistics.get(index).copied().filter(|value| !value.is_nan())
+                        };
+                        guarded.map(value).collect()
+                    }),
                 });
             }
             Ok(())

@@ -184,7 +184,7 @@ fn check_folders(directory: &RunDirectory, intent: &Intent) -> Result<()> {
     }
     let success = [directory.success()];
     let changed = replaced.iter().chain(&removed).chain(&success);
-    directory.check_replaceable(changed.map(PathBuf::as_path))?;
+    directory.check_replaceable(changed.cloned())?;
     let existing = |folder: Option<PathBuf>| {
         folder?.ancestors().find(|folder| folder.is_dir()).map(Path::to_owned)
     };
@@ -215,7 +215,7 @@ fn check_folders(directory: &RunDirectory, intent: &Intent) -> Result<()> {
 pub fn read_intent(directory: &RunDirectory) -> Result<Option<Intent>> {
     let Some(bytes) = files::read_if_present(&directory.intent())? else { return Ok(None) };
     let intent = serde_json::from_slice(&bytes).map_err(|error| {
-        let hint = "it was damaged after it was written; a run without `--phase` selects again";
+        let hint = "it was damaged after it was written; `--fresh` starts from scratch";
         wrong_intent(directory, &format!("cannot be read: {error}"), hint)
     })?;
     Ok(Some(intent))
@@ -311,6 +311,19 @@ fn repeated(path: &Path, check: impl Fn() -> Result<bool>) -> Result<bool> {
         }
     }
     Ok(false)
+}
+
+/// Whether the intent moves the scores of a fresh start, or may do so because it is damaged.
+pub fn moves_fresh_scores(directory: &RunDirectory) -> bool {
+    let fresh = CommitPath::new(directory, &directory.fresh().root);
+    match read_intent(directory) {
+        Ok(Some(intent)) => intent.renames.iter().any(|(from, _)| {
+            matches!((from, &fresh), (CommitPath::RunDirectory(from), CommitPath::RunDirectory(fresh))
+                if from.starts_with(fresh))
+        }),
+        Ok(None) => false,
+        Err(_) => true,
+    }
 }
 
 /// Returns the data files that a commit has moved into place; none if its intent is damaged.

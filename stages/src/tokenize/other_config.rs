@@ -15,6 +15,18 @@ const TOKEN_LISTS: [&str; 3] =
     ["additional_special_tokens", "extra_special_tokens", "model_specific_special_tokens"];
 /// Classes that use the steps of a `tokenizer.json` as they find them.
 const GENERAL_CLASSES: [&str; 2] = ["PreTrainedTokenizerFast", "TokenizersBackend"];
+/// Pattern by which `Qwen2Tokenizer` splits texts.
+const QWEN2_PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// Normalizers and pre-tokenizers that classes of transformers 5 have, whatever `tokenizer.json` has.
+const STEPS_OF_CLASSES: [(&str, &[&str], &[&str]); 7] = [
+    ("GPT2Tokenizer", &[], &["ByteLevel"]),
+    ("CodeGenTokenizer", &[], &["ByteLevel"]),
+    ("RobertaTokenizer", &[], &["ByteLevel"]),
+    ("GPTNeoXTokenizer", &["NFC"], &["ByteLevel"]),
+    ("CohereTokenizer", &["NFC"], &["Digits", "ByteLevel"]),
+    ("Qwen2Tokenizer", &["NFC"], &["Split", "ByteLevel"]),
+    ("GemmaTokenizer", &["Replace"], &["Split"]),
+];
 /// Settings of a normalizer for BERT, by their names here and in `tokenizer.json`.
 const BERT_SETTINGS: [(&str, &str); 3] = [
     ("do_lower_case", "lowercase"),
@@ -45,7 +57,8 @@ pub(super) fn differences(
     });
     let prefix = prefix_space(&config, tokenizer);
     let llama = llama_prefix(other("config.json"), &config, tokenizer);
-    let of_tokens = tokens.into_iter().chain(flags).chain(splits).chain(llama);
+    let steps = steps_of_class(&config, tokenizer);
+    let of_tokens = tokens.into_iter().chain(flags).chain(splits).chain(llama).chain(steps);
     Ok(of_tokens.chain(prefix).chain(bert_normalizer(&config, tokenizer)).collect())
 }
 
@@ -147,6 +160,41 @@ fn llama_prefix(
     })
 }
 
+/// Describes the steps of a class in transformers 5 that replace others of a `tokenizer.json`.
+fn steps_of_class(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<String> {
+    let class = class(config);
+    let name = class.trim_end_matches("Fast");
+    let (_, normalizers, splits) = STEPS_OF_CLASSES.iter().find(|(known, ..)| *known == name)?;
+    let normalizer = tokenizer.get_normalizer().and_then(|own| serde_json::to_value(own).ok());
+    let splitter = tokenizer.get_pre_tokenizer().and_then(|own| serde_json::to_value(own).ok());
+    let other_pattern = |step: &Value| {
+        name == "Qwen2Tokenizer"
+            && step["type"] == "Split"
+            && step["pattern"]["Regex"] != QWEN2_PATTERN
+    };
+    let (normalizer, splitter) = (steps(normalizer), steps(splitter));
+    let is = |own: &[Value], wanted: &[&str]| {
+        own.iter().map(|step| step["type"].as_str().unwrap_or_default()).eq(wanted.iter().copied())
+    };
+    let is_same = is(&normalizer, normalizers)
+        && is(&splitter, splits)
+        && !splitter.iter().any(other_pattern);
+    (!is_same).then(|| {
+        format!(
+            "`tokenizer_config.json` names the class `{class}`, for which transformers 5 can replace the normalizer and the \
+             pre-tokenizer of `tokenizer.json` by its own: there, texts then get other ids"
+        )
+    })
+}
+
+/// Returns the steps of a normalizer or a pre-tokenizer.
+fn steps(whole: Option<Value>) -> Vec<Value> {
+    let Some(whole) = whole else { return Vec::new() };
+    let list =
+        ["normalizers", "pretokenizers"].iter().find_map(|name| whole.get(*name)?.as_array());
+    list.cloned().unwrap_or_else(|| vec![whole])
+}
+
 /// Describes a difference between the settings and the tokenizer in putting a blank before a text.
 fn prefix_space(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<String> {
     let wanted = config.get("add_prefix_space")?.as_bool()?;
@@ -171,11 +219,7 @@ fn prefix_space(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<St
 
 /// Returns whether the normalizer of a tokenizer of Llama puts a blank before a text; `None` for other tokenizers.
 fn normalizer_prefix(class: &str, tokenizer: &Tokenizer) -> Option<bool> {
-    let normalizer = serde_json::to_value(tokenizer.get_normalizer()?).ok()?;
-    let steps = match normalizer.get("normalizers").and_then(Value::as_array) {
-        Some(steps) => steps.clone(),
-        None => vec![normalizer],
-    };
+    let steps = steps(serde_json::to_value(tokenizer.get_normalizer()?).ok());
     let has = |kind: &str| steps.iter().any(|step| step["type"] == kind);
     let is_known = class.starts_with("Llama") && (has("Prepend") || has("Replace"));
     is_known.then(|| has("Prepend"))
@@ -250,6 +294,33 @@ mod tests {
     }
 
     #[test]
+    fn steps_that_a_class_replaces_are_named() {
+        let is_named = |class: &str, normalizer: Value, splitter: Value| {
+            let mut own = tokenizer();
+            own["normalizer"] = normalizer;
+            own["pre_tokenizer"] = splitter;
+            let found = differences_of(&own, &json!({ "tokenizer_class": class }));
+            found.iter().any(|found| found.contains("by its own"))
+        };
+        let bytes = tokenizer()["pre_tokenizer"].clone();
+        let sequence =
+            |first: Value| json!({"type": "Sequence", "pretokenizers": [first, bytes.clone()]});
+        let digits = sequence(json!({"type": "Digits", "individual_digits": true}));
+        let split = |pattern: &str| {
+            sequence(json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated",
+                "invert": false}))
+        };
+        let composed = json!({"type": "NFC"});
+        assert!(!is_named("GPT2TokenizerFast", Value::Null, bytes.clone()));
+        assert!(is_named("GPT2Tokenizer", Value::Null, digits.clone()));
+        assert!(!is_named("PreTrainedTokenizerFast", Value::Null, digits.clone()));
+        assert!(is_named("GPTNeoXTokenizer", Value::Null, bytes.clone()));
+        assert!(!is_named("CohereTokenizerFast", composed.clone(), digits));
+        assert!(!is_named("Qwen2Tokenizer", composed.clone(), split(QWEN2_PATTERN)));
+        assert!(is_named("Qwen2Tokenizer", composed, split(r"\p{N}{1,3}")));
+    }
+
+    #[test]
     fn a_blank_before_a_text_is_compared_inside_a_sequence() {
         let mut own = tokenizer();
         let digits = json!({"type": "Digits", "individual_digits": true});
@@ -261,7 +332,9 @@ mod tests {
             ("TokenizersBackend", true, false),
         ] {
             let config = json!({"tokenizer_class": class, "add_prefix_space": wanted});
-            assert_eq!(!differences_of(&own, &config).is_empty(), differ, "{class} {wanted}");
+            let found = differences_of(&own, &config);
+            let is_named = found.iter().any(|found| found.contains("add_prefix_space"));
+            assert_eq!(is_named, differ, "{class} {wanted}");
         }
     }
 
