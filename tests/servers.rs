@@ -524,7 +524,7 @@ fn secrets_are_trimmed_and_control_characters_rejected() {
         let refused = run_with(&workspace(input), &variables).expect(2).stderr;
         assert!(refused.contains(name), "{refused}");
     }
-    // An empty variable, and a token file beside a key, are not used.
+    // An empty variable, and the token file of a client with a key, are not used.
     let server = Server::new(|_| Reply::status(403));
     let endpoint = server.url();
     for (input, variables) in [

@@ -17,7 +17,7 @@ const TOKEN_LISTS: [&str; 3] =
 const GENERAL_CLASSES: [&str; 2] = ["PreTrainedTokenizerFast", "TokenizersBackend"];
 /// Pattern by which `Qwen2Tokenizer` splits texts.
 const QWEN2_PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// Normalizers and pre-tokenizers that classes of transformers 5 have, whatever `tokenizer.json` has.
+/// Normalizers and pre-tokenizers that classes of transformers 5 have in place of those of `tokenizer.json`.
 const STEPS_OF_CLASSES: [(&str, &[&str], &[&str]); 7] = [
     ("GPT2Tokenizer", &[], &["ByteLevel"]),
     ("CodeGenTokenizer", &[], &["ByteLevel"]),
