@@ -131,6 +131,12 @@ fn init_names_types_as_users_write_them_and_refuses_parameters() {
     let refused = workspace.longsift(&["init", "${date}.parquet", "--output", "b.yaml"]).expect(2);
     assert!(refused.stderr.contains("`${date}.parquet` contains `${`"), "{}", refused.stderr);
     assert!(refused.stderr.contains("declare the parameter in `params`"), "{}", refused.stderr);
+    for address in ["ftp://bob:secret-one@host/x.parquet", "S3://bob:secret-one@bucket/x"] {
+        let refused =
+            workspace.longsift(&["init", address, "--output", "c.yaml"]).expect(2).to_text();
+        assert!(refused.contains("the input cannot be the address"), "{refused}");
+        assert!(!refused.contains("secret-one") && !refused.contains("bob"), "{refused}");
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::fs;
 use serde_json::Value;
 
 use crate::support::tables::{corpus, count_rows, read_parquet, texts, write_parquet};
-use crate::support::{Pipeline, Tiny, Workspace, count, files_below};
+use crate::support::{Pipeline, Tiny, Workspace, copy_folder, count, files_below};
 
 /// Nested files: one forty times as large as the others, one with no sample kept, one without rows.
 fn workspace() -> Workspace {
@@ -206,6 +206,49 @@ fn a_run_killed_at_any_step_of_a_mirror_is_finished() {
             assert_eq!(killed.path("out/data/books").exists(), to == now, "{step} {at}");
         }
     }
+}
+
+#[test]
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+fn a_folder_can_become_a_file_and_a_file_a_folder() {
+    let run = ["run", "pipeline.yaml", "-q", "--threads", "1"];
+    let of = |name: &str| {
+        let workspace = Workspace::new();
+        Tiny::new().write(&workspace.path("model"));
+        write_parquet(&workspace.path(&format!("input/{name}")), &corpus("x", &[64, 64]), 2);
+        write_parquet(&workspace.path("input/other.parquet"), &corpus("y", &[64, 64]), 2);
+        workspace.write("pipeline.yaml", pipeline("mirror: true").to_string());
+        workspace
+    };
+    let (folder, file) = ("a.parquet/part-0.parquet", "a.parquet");
+    for (from, to) in [(folder, file), (file, folder)] {
+        let expected = of(to);
+        expected.longsift(&run).success();
+        for (step, at) in [
+            ("unlink out/data", 1),
+            ("rename out/data", 1),
+            ("rename out/data", 2),
+            ("unlink out.run/intent.json", 1),
+        ] {
+            let changed = of(from);
+            changed.longsift(&run).success();
+            fs::remove_dir_all(changed.path("input")).unwrap();
+            copy_folder(&expected.path("input"), &changed.path("input"));
+            changed.run_until_killed(&run, step, at);
+            changed.longsift(&run).success();
+            assert_eq!(changed.results(), expected.results(), "{to}, killed at {step} {at}");
+            changed.longsift(&["verify", "out.run"]).success();
+        }
+    }
+    // A folder with another file is refused before anything is removed.
+    let changed = of(folder);
+    changed.longsift(&run).success();
+    fs::write(changed.path("out/data/a.parquet/.mine"), "").unwrap();
+    fs::remove_dir_all(changed.path("input")).unwrap();
+    copy_folder(&of(file).path("input"), &changed.path("input"));
+    let refused = changed.longsift(&run).expect(2).stderr;
+    assert!(refused.contains("`out/data/a.parquet` is a folder with"), "{refused}");
+    assert!(changed.path("out/data/a.parquet/part-0.parquet").is_file());
 }
 
 #[test]

@@ -115,6 +115,11 @@ struct Run<'a> {
     device_use: Option<DeviceUse>,
 }
 
+/// Finishes the commit of an interrupted run, whose settings its run directory records only then.
+pub fn finish_commit(directory: &RunDirectory) -> Result<()> {
+    commit::finish_interrupted(directory)
+}
+
 pub fn run(
     plan: &Plan,
     options: &RunOptions,

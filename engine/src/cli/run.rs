@@ -17,7 +17,7 @@ use crate::cli::logging::RESULT;
 use crate::cli::{AnswerFormat, Cli, Engine, RunArguments};
 use crate::plan::Plan;
 use crate::report::closing::{LabelTable, closing_line, closing_table};
-use crate::run::{Phase, RunOptions};
+use crate::run::{Phase, RunOptions, finish_commit};
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::pipeline_lock::{self, PipelineLock};
 use crate::run_directory::summary::Summary;
@@ -137,6 +137,10 @@ fn prepare(cli: &Cli, arguments: &RunArguments, stop: &Stop) -> Result<(Plan, Ru
         && let Some(locked) = PipelineLock::read(&pipeline_lock::path_next_to(pipeline))?
     {
         plan_options.pins = locked.hub_commits;
+    }
+    let pipeline = &arguments.plan.pipeline.pipeline;
+    if !arguments.fresh && RunDirectory::exists_at(pipeline) {
+        finish_commit(&RunDirectory::open(pipeline)?)?;
     }
     let plan = make_plan_with(cli, &arguments.plan, plan_options)?;
     Ok((plan, options))

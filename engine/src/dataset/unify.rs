@@ -82,11 +82,16 @@ pub(super) fn add_partitions(
             Err(problem) => problems.push(problem),
         }
     }
+    let columns = files.first().map(|file| Arc::clone(&file.schema));
+    let columns = columns.iter().flat_map(|schema| schema.fields()).map(|field| field.name());
+    let columns: Vec<&String> = columns.collect();
     for (index, key) in keys.iter().enumerate() {
-        let is_same = |other: &&String| other.to_lowercase() == key.to_lowercase();
-        if let Some(other) = keys[..index].iter().find(is_same) {
+        let is_same =
+            |other: &&&String| ***other != *key && other.to_lowercase() == key.to_lowercase();
+        let mut others = columns.iter().copied().chain(&keys[..index]);
+        if let Some(other) = others.find(|other| is_same(&other)) {
             let message = format!(
-                "folders are named `{other}=…` and `{key}=…`, which differ only in case: each would be a column of its own"
+                "folders are named `{key}=…`, which differs only in case from `{other}`: each would be a column of its own"
             );
             problems.push(DataProblem::settings(message).with_hint("rename the folders"));
         }

@@ -65,15 +65,6 @@ impl Lineage {
         }
         let url = variable("OPENLINEAGE_URL")?;
         let key = variable("OPENLINEAGE_API_KEY");
-        let endpoint = variable("OPENLINEAGE_ENDPOINT");
-        let endpoint = endpoint.as_deref().unwrap_or("api/v1/lineage");
-        let is_plain = |c: char| c.is_ascii_graphic() && !matches!(c, '"' | '`' | '<' | '>' | '\\');
-        if !endpoint.chars().all(is_plain) {
-            tracing::warn!(
-                "lineage is off: OPENLINEAGE_ENDPOINT has a character that must be percent-encoded"
-            );
-            return None;
-        }
         let usable = environment::check_address("OPENLINEAGE_URL", &url)
             .and_then(|()| environment::check_header("OPENLINEAGE_URL", &url))
             .and_then(|()| {
@@ -88,6 +79,16 @@ impl Lineage {
         } else if url.starts_with("http://")
             || cfg!(feature = "cloud") && url.starts_with("https://")
         {
+            let endpoint = variable("OPENLINEAGE_ENDPOINT");
+            let endpoint = endpoint.as_deref().unwrap_or("api/v1/lineage");
+            let is_plain =
+                |c: char| c.is_ascii_graphic() && !matches!(c, '"' | '`' | '<' | '>' | '\\');
+            if !endpoint.chars().all(is_plain) {
+                tracing::warn!(
+                    "lineage is off: OPENLINEAGE_ENDPOINT has a character that must be percent-encoded"
+                );
+                return None;
+            }
             let url = format!("{}/{}", url.trim_end_matches('/'), endpoint.trim_start_matches('/'));
             Transport::Http { url, key }
         } else {

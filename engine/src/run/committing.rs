@@ -222,8 +222,8 @@ impl Run<'_> {
             // Files that the interrupted commit has moved into place.
             superseded.extend(self.ours.iter().map(|part| directory.data().join(&part.path)));
             let of_units: HashSet<PathBuf> = directory.unit_files()?.into_iter().collect();
-            let files = directory.scored_and_selected_files()?.into_iter();
-            superseded.extend(files.filter(|path| !of_units.contains(path)));
+            let moved = commit::targets_in_run_directory(directory)?.into_iter();
+            superseded.extend(moved.filter(|path| !of_units.contains(path)));
         }
         intent.remove(directory, superseded.into_iter());
         // Another program may have written to the output since the run began.

@@ -102,8 +102,11 @@ pub fn remove_file_within(path: &Path, deadline: Option<Duration>) -> Result<(),
     if let Some((store, address)) = store(path) {
         return store.remove(address, deadline);
     }
-    error::if_present(fs::remove_file(path).map_err(failed("remove", path))).map(drop)
+    if_present(fs::remove_file(path)).map_err(failed("remove", path)).map(drop)
 }
+
+const KEPT_FOLDERS: [io::ErrorKind; 2] =
+    [io::ErrorKind::DirectoryNotEmpty, io::ErrorKind::PermissionDenied];
 
 /// Removes a folder and its parents below `top` as long as they are empty. Stores have no empty folders.
 pub fn remove_empty_folders(folder: &Path, top: &Path) -> Result<(), StorageError> {
@@ -114,7 +117,8 @@ pub fn remove_empty_folders(folder: &Path, top: &Path) -> Result<(), StorageErro
     {
         match fs::remove_dir(folder) {
             Ok(()) => fsync_folder_if_present(folder_of(folder))?,
-            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => break,
+            // An empty folder that this user may not remove does no harm.
+            Err(error) if KEPT_FOLDERS.contains(&error.kind()) => break,
             gone => drop(if_present(gone).map_err(failed("remove", folder))?),
         }
     }

@@ -319,6 +319,7 @@ fn configured<B, K: FromStr>(
             if !value.starts_with('/') {
                 return Err(format!("{name} is not a path: expected `/path`"));
             }
+            check_endpoint(&name, &format!("http://host{value}"))?;
         } else if is_endpoint(&name) {
             check_endpoint(&name, &value)?;
         }
@@ -336,7 +337,10 @@ fn is_endpoint(name: &str) -> bool {
 /// Refuses an endpoint without a scheme or a host, with which signing of requests panics. The error does not show the value.
 fn check_endpoint(name: &str, value: &str) -> Result<(), String> {
     let is_web = |url: Url| matches!(url.scheme(), "http" | "https") && url.has_host();
-    if Url::parse(value).is_ok_and(is_web) {
+    // The client takes the text as it is.
+    let is_plain = |c: char| c.is_ascii_graphic() && !"\"<>\\^`{|}".contains(c);
+    let is_one = value.matches("://").count() == 1;
+    if is_one && value.chars().all(is_plain) && Url::parse(value).is_ok_and(is_web) {
         return Ok(());
     }
     Err(format!("{name} is not an address like `https://host:9000`"))

@@ -10,6 +10,7 @@ use longsift_stages::contract::Address;
 use super::lengths;
 use crate::base::diagnostic::{Blame, Diagnostic, DiagnosticLocation};
 use crate::base::error::Result;
+use crate::base::secrets;
 use crate::base::text::quoted;
 use crate::dataset::formats::type_names;
 use crate::dataset::input::Dataset;
@@ -112,6 +113,15 @@ fn input_path(inputs: &[PathBuf]) -> Result<String> {
             format!("the input {} contains `${{`, the start of a parameter", quoted(parameter));
         return Err(problem(message)
             .hint("name files that exist; then declare the parameter in `params` of the pipeline and use it in `input.path`")
+            .into());
+    }
+    let is_other = |text: &&String| text.contains("://") && Address::parse(text).is_none();
+    if let Some(other) = texts.iter().find(is_other) {
+        let message = format!("the input cannot be the address {}", quoted(&secrets::shown(other)));
+        return Err(problem(message)
+            .hint(
+                "name local files, hf://datasets/…, s3://…, gs://…, az://…, http://… or https://…",
+            )
             .into());
     }
     if let [input] = &texts[..] {

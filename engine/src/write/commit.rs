@@ -182,6 +182,20 @@ fn check_folders(directory: &RunDirectory, intent: &Intent) -> Result<()> {
             .hint("the previous output is unchanged; remove the mount, and run again")
             .into());
     }
+    for to in replaced.iter().filter(|to| to.is_dir()) {
+        if let Some(other) =
+            files::below_if_present(to)?.iter().find(|path| !removed.contains(path))
+        {
+            let message = format!(
+                "`{}` is a folder with `{}`, and a file of the output has its name",
+                to.display(),
+                other.display()
+            );
+            return Err(Diagnostic::error(Blame::Pipeline, message)
+                .hint("the previous output is unchanged; move the folder away, and run again")
+                .into());
+        }
+    }
     let success = [directory.success()];
     let changed = replaced.iter().chain(&removed).chain(&success);
     directory.check_replaceable(changed.cloned())?;
@@ -326,6 +340,19 @@ pub fn moves_fresh_scores(directory: &RunDirectory) -> bool {
     }
 }
 
+/// Returns the files of the run directory that the intent moves into place; none if it is damaged.
+pub fn targets_in_run_directory(directory: &RunDirectory) -> Result<Vec<PathBuf>> {
+    let intent: Option<Intent> = directory.read_json(&directory.intent())?;
+    let targets = intent.into_iter().flat_map(|intent| intent.renames).map(|(_, to)| to);
+    let is_inside =
+        |to: &CommitPath| matches!(to, CommitPath::RunDirectory(path) if is_inside(path));
+    Ok(targets.filter(is_inside).map(|to| to.resolve(directory)).collect())
+}
+
+fn is_inside(path: &Path) -> bool {
+    path.components().all(|part| matches!(part, Component::Normal(_)))
+}
+
 /// Returns the data files that a commit has moved into place; none if its intent is damaged.
 pub fn data_of_intent(directory: &RunDirectory) -> Result<Vec<Part>> {
     let intent: Option<Intent> = directory.read_json(&directory.intent())?;
@@ -372,7 +399,7 @@ fn execute(
 ) -> Result<()> {
     for path in intent.renames.iter().flat_map(|(from, to)| [from, to]).chain(&intent.removals) {
         let path = path.relative();
-        if path.components().any(|part| !matches!(part, Component::Normal(_))) {
+        if !is_inside(path) {
             let why = format!("has a path outside its folder: `{}`", path.display());
             let hint =
                 "it was not written by longsift; remove it, or start from scratch with `--fresh`";
@@ -392,18 +419,20 @@ fn execute(
     run_lock.remove_file(&directory.success())?;
     let threads = |files: usize| concurrency(&directory.output, files);
     parallel::in_order(removals.len(), threads(removals.len()), |index| {
-        run_lock.remove_file(&removals[index])
+        // A folder took the place of the file before the commit was interrupted.
+        if removals[index].is_dir() { Ok(()) } else { run_lock.remove_file(&removals[index]) }
     })?;
-    parallel::in_order(renames.len(), threads(renames.len()), |index| {
-        run_lock.confirm()?;
-        let (from, to) = &renames[index];
-        put_in_place(from, to, begun)
-    })?;
+    // A file may have the name of an emptied folder.
     let mut emptied: Vec<&Path> = removals.iter().filter_map(|path| path.parent()).collect();
     emptied.dedup();
     for folder in emptied {
         files::remove_empty_folders(folder, &directory.data())?;
     }
+    parallel::in_order(renames.len(), threads(renames.len()), |index| {
+        run_lock.confirm()?;
+        let (from, to) = &renames[index];
+        put_in_place(from, to, begun)
+    })?;
     let changed = renames.iter().flat_map(|(from, to)| [from, to]).chain(&removals);
     let mut folders: Vec<&Path> = changed.filter_map(|path| path.parent()).collect();
     folders.sort_unstable();
@@ -473,7 +502,7 @@ fn unfinishable(from: &Path, to: &Path, why: &str) -> Diagnostic {
         to.display()
     );
     Diagnostic::error(Blame::Data, message)
-        .hint("another program removed a file of the run directory; a run without `--phase` selects again, or starts from scratch with `--fresh`")
+        .hint("another program removed a file of the run directory; run the pipeline file without `--phase`, which selects again, or start from scratch with `--fresh`")
 }
 
 #[cfg(test)]
