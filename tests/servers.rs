@@ -515,6 +515,8 @@ fn secrets_are_trimmed_and_control_characters_rejected() {
         ("az://container/x", "AZURE_AUTHORITY_HOST", "login.example.com"),
         ("gs://bucket/x", "GCE_METADATA_HOST", "127.0.0.1\n"),
         ("gs://bucket/x", "GCE_METADATA_HOST", "127.0.0.1:1 "),
+        ("gs://bucket/x", "GCE_METADATA_HOST", ""),
+        ("az://container/x", "AZURITE_BLOB_STORAGE_URL", "azurite:10000"),
         ("gs://bucket/x", "GCE_METADATA_HOST", "http://127.0.0.1:1"),
         ("az://container/x", "IDENTITY_ENDPOINT", "http://127.0.0.1:1/a b"),
         ("s3://bucket/x", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "/a b"),

@@ -237,8 +237,9 @@ fn client(scheme: Scheme, root: &str) -> Result<BucketClient, String> {
             };
             for name in ["GCE_METADATA_HOST", "GCE_METADATA_ROOT", "GCE_METADATA_IP"] {
                 // The client reads these variables itself.
-                if environment::variable(name).is_some() {
-                    let host = std::env::var(name).unwrap_or_default();
+                if let Ok(host) = std::env::var(name)
+                    && !(host.trim().is_empty() && has_any(&GOOGLE_KEYS))
+                {
                     environment::check_header(name, &host)?;
                     check_endpoint(name, &format!("http://{host}"))?;
                 }
@@ -256,6 +257,11 @@ fn client(scheme: Scheme, root: &str) -> Result<BucketClient, String> {
             };
             if !has_any(&AZURE_KEYS) {
                 check_token_file("AZURE_FEDERATED_TOKEN_FILE", false)?;
+            }
+            let emulator = "AZURITE_BLOB_STORAGE_URL";
+            if let Some(address) = environment::variable(emulator) {
+                environment::check_address(emulator, &address)?;
+                check_endpoint(emulator, &address)?;
             }
             let header = "IDENTITY_HEADER";
             environment::variable(header);
@@ -283,6 +289,16 @@ const AZURE_KEYS: [&str; 6] = [
     "AZURE_STORAGE_SAS_TOKEN",
     "AZURE_STORAGE_TOKEN",
     "AZURE_STORAGE_USE_EMULATOR",
+];
+
+/// Variables with keys that the client uses instead of the metadata server.
+const GOOGLE_KEYS: [&str; 6] = [
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "GOOGLE_SERVICE_ACCOUNT",
+    "GOOGLE_SERVICE_ACCOUNT_PATH",
+    "GOOGLE_SERVICE_ACCOUNT_KEY",
+    "GOOGLE_SKIP_SIGNATURE",
+    "SERVICE_ACCOUNT",
 ];
 
 fn has_any(names: &[&str]) -> bool {
@@ -337,7 +353,7 @@ fn is_endpoint(name: &str) -> bool {
 /// Refuses an endpoint without a scheme or a host, with which signing of requests panics. The error does not show the value.
 fn check_endpoint(name: &str, value: &str) -> Result<(), String> {
     let is_web = |url: Url| matches!(url.scheme(), "http" | "https") && url.has_host();
-    // The client takes the text as it is.
+    // The client does not encode the text.
     let is_plain = |c: char| c.is_ascii_graphic() && !"\"<>\\^`{|}".contains(c);
     let is_one = value.matches("://").count() == 1;
     if is_one && value.chars().all(is_plain) && Url::parse(value).is_ok_and(is_web) {

@@ -27,6 +27,21 @@ const STEPS_OF_CLASSES: [(&str, &[&str], &[&str]); 7] = [
     ("Qwen2Tokenizer", &["NFC"], &["Split", "ByteLevel"]),
     ("GemmaTokenizer", &["Replace"], &["Split"]),
 ];
+/// Model types for which transformers 5 uses these classes.
+const MODELS_OF_CLASSES: [&str; 12] = [
+    "llama",
+    "starcoder2",
+    "exaone4",
+    "dbrx",
+    "gpt2",
+    "codegen",
+    "gpt_neox",
+    "cohere",
+    "qwen2",
+    "qwen2_moe",
+    "gemma",
+    "roberta",
+];
 /// Settings of a normalizer for BERT, by their names here and in `tokenizer.json`.
 const BERT_SETTINGS: [(&str, &str); 3] = [
     ("do_lower_case", "lowercase"),
@@ -56,8 +71,11 @@ pub(super) fn differences(
             .to_owned()
     });
     let prefix = prefix_space(&config, tokenizer);
-    let llama = llama_prefix(other("config.json"), &config, tokenizer);
-    let steps = steps_of_class(&config, tokenizer);
+    let model = other("config.json");
+    let model = model.as_ref().map(|model| model.get("model_type").and_then(Value::as_str));
+    let model = model.map(Option::unwrap_or_default);
+    let llama = llama_prefix(model, &config, tokenizer);
+    let steps = steps_of_class(model, &config, tokenizer);
     let of_tokens = tokens.into_iter().chain(flags).chain(splits).chain(llama).chain(steps);
     Ok(of_tokens.chain(prefix).chain(bert_normalizer(&config, tokenizer)).collect())
 }
@@ -141,27 +159,35 @@ fn class(config: &Map<String, Value>) -> &str {
     config.get("tokenizer_class").and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Describes the other blanks of `LlamaTokenizer` in transformers 5, which replaces the `Prepend` step of a `tokenizer.json`
-/// with a pre-tokenizer, if `model`, the content of `config.json`, names a Llama model or no model.
+/// Describes the other blanks of `LlamaTokenizer` in transformers 5, which replaces the normalizer of a `tokenizer.json` with a
+/// pre-tokenizer, if `model`, the type in `config.json`, is Llama or unknown.
 fn llama_prefix(
-    model: Option<Map<String, Value>>,
+    model: Option<&str>,
     config: &Map<String, Value>,
     tokenizer: &Tokenizer,
 ) -> Option<String> {
     let class = class(config);
-    let model = model.and_then(|model| model.get("model_type").cloned());
+    // By default, the class puts a blank before each text.
+    let is_set = config.get("add_prefix_space").is_some_and(Value::is_boolean);
     let replaced = model.is_none_or(|model| model == "llama")
-        && normalizer_prefix(class, tokenizer) == Some(true);
+        && normalizer_prefix(class, tokenizer).is_some_and(|has_prefix| has_prefix || !is_set);
     replaced.then(|| {
         format!(
-            "`tokenizer_config.json` names the class `{class}`, for which transformers 5 replaces the `Prepend` step of \
-             `tokenizer.json`: there, texts that begin with a blank or follow a special token can get other ids"
+            "`tokenizer_config.json` names the class `{class}`, for which transformers 5 replaces the normalizer of \
+             `tokenizer.json`: there, blanks at the start of texts and after special tokens can get other ids"
         )
     })
 }
 
 /// Describes the steps of a class in transformers 5 that replace others of a `tokenizer.json`.
-fn steps_of_class(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<String> {
+fn steps_of_class(
+    model: Option<&str>,
+    config: &Map<String, Value>,
+    tokenizer: &Tokenizer,
+) -> Option<String> {
+    if model.is_some_and(|model| !MODELS_OF_CLASSES.contains(&model)) {
+        return None;
+    }
     let class = class(config);
     let name = class.trim_end_matches("Fast");
     let (_, normalizers, splits) = STEPS_OF_CLASSES.iter().find(|(known, ..)| *known == name)?;
@@ -181,8 +207,8 @@ fn steps_of_class(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<
         && !splitter.iter().any(other_pattern);
     (!is_same).then(|| {
         format!(
-            "`tokenizer_config.json` names the class `{class}`, for which transformers 5 can replace the normalizer and the \
-             pre-tokenizer of `tokenizer.json` by its own: there, texts then get other ids"
+            "`tokenizer_config.json` names the class `{class}`, for which transformers 5 replaces the normalizer and the \
+             pre-tokenizer of `tokenizer.json` by its own: there, texts can get other ids"
         )
     })
 }
@@ -221,7 +247,7 @@ fn prefix_space(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<St
 fn normalizer_prefix(class: &str, tokenizer: &Tokenizer) -> Option<bool> {
     let steps = steps(serde_json::to_value(tokenizer.get_normalizer()?).ok());
     let has = |kind: &str| steps.iter().any(|step| step["type"] == kind);
-    let is_known = class.starts_with("Llama") && (has("Prepend") || has("Replace"));
+    let is_known = class.contains("Llama") && (has("Prepend") || has("Replace"));
     is_known.then(|| has("Prepend"))
 }
 
@@ -343,12 +369,15 @@ mod tests {
         let replace = json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"});
         let prepend = json!({"type": "Prepend", "prepend": "▁"});
         let both = json!({"type": "Sequence", "normalizers": [prepend, replace]});
+        let class = "transformers 5 replaces the normalizer";
         for (normalizer, class, wanted, named) in [
-            (&both, "LlamaTokenizerFast", false, &["`Prepend`", "`add_prefix_space: false`"][..]),
-            (&both, "LlamaTokenizerFast", true, &["`Prepend`"]),
-            (&replace, "LlamaTokenizer", true, &["`add_prefix_space: true`"]),
-            (&replace, "LlamaTokenizer", false, &[]),
-            (&both, "PreTrainedTokenizerFast", false, &[]),
+            (&both, "LlamaTokenizerFast", json!(false), &[class, "`add_prefix_space: false`"][..]),
+            (&both, "LlamaTokenizerFast", json!(true), &[class]),
+            (&both, "CodeLlamaTokenizer", Value::Null, &[class]),
+            (&replace, "LlamaTokenizer", json!(true), &["`add_prefix_space: true`"]),
+            (&replace, "LlamaTokenizer", Value::Null, &[class]),
+            (&replace, "LlamaTokenizer", json!(false), &[]),
+            (&both, "PreTrainedTokenizerFast", json!(false), &[]),
         ] {
             let mut tokenizer = tokenizer();
             tokenizer["pre_tokenizer"] = Value::Null;
@@ -364,10 +393,15 @@ mod tests {
     }
 
     #[test]
-    fn other_blanks_of_llama_are_named_for_models_of_llama_only() {
-        for (model, named) in [("llama", 1), ("mistral", 0)] {
+    fn steps_of_classes_are_named_for_models_that_use_them_only() {
+        for (class, model, named) in [
+            ("LlamaTokenizer", "llama", 1),
+            ("LlamaTokenizer", "mistral", 0),
+            ("GPT2Tokenizer", "starcoder2", 1),
+            ("GPT2Tokenizer", "granite", 0),
+        ] {
             let folder = tempfile::tempdir().unwrap();
-            let config = json!({"tokenizer_class": "LlamaTokenizer"});
+            let config = json!({ "tokenizer_class": class });
             fs::write(folder.path().join("tokenizer_config.json"), config.to_string()).unwrap();
             let config = json!({"model_type": model});
             fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
