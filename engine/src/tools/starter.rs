@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use arrow_schema::DataType;
-use longsift_stages::contract::Address;
+use longsift_stages::contract::{Address, location};
 
 use super::lengths;
 use crate::base::diagnostic::{Blame, Diagnostic, DiagnosticLocation};
@@ -115,13 +115,12 @@ fn input_path(inputs: &[PathBuf]) -> Result<String> {
             .hint("name files that exist; then declare the parameter in `params` of the pipeline and use it in `input.path`")
             .into());
     }
-    let is_other = |text: &&String| text.contains("://") && Address::parse(text).is_none();
+    let is_other =
+        |text: &&String| location::split(text).is_some() && Address::parse(text).is_none();
     if let Some(other) = texts.iter().find(is_other) {
         let message = format!("the input cannot be the address {}", quoted(&secrets::shown(other)));
         return Err(problem(message)
-            .hint(
-                "name local files, hf://datasets/…, s3://…, gs://…, az://…, http://… or https://…",
-            )
+            .hint("name files of this machine, or an address that `input.path` accepts")
             .into());
     }
     if let [input] = &texts[..] {

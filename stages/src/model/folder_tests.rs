@@ -444,7 +444,11 @@ fn rope_parameters_of_ministral3_have_the_default_of_its_class() {
     let written = json!({"rope_type": "yarn", "factor": 2, "llama_4_scaling_beta": 0.1,
         "original_max_position_embeddings": 64});
     assert_eq!(floor(tiny.clone().with_setting("rope_parameters", written.clone())), Some(64.0));
-    assert_eq!(floor(shorter.with_setting("rope_parameters", written)), Some(32.0));
+    assert_eq!(floor(shorter.with_setting("rope_parameters", written.clone())), Some(32.0));
+    let other = json!({"rope_type": "linear", "factor": 2});
+    let both =
+        tiny.clone().with_setting("rope_parameters", written).with_setting("rope_scaling", other);
+    assert_eq!(floor(both), None);
     let written = json!({"rope_type": "default", "rope_theta": 5e5});
     let folder = tiny.with_setting("rope_parameters", written).opened().unwrap();
     let rope = folder.spec().rope.clone().unwrap();

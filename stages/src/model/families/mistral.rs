@@ -10,7 +10,7 @@ use super::sizes::MAX_ENTRIES;
 use crate::model::decoder::{Decoder, FeedForward, Perceptron};
 use crate::model::fields::Fields;
 use crate::model::rope::{RopeScaling, yarn_attention_factor};
-use crate::model::rope_config::original_positions;
+use crate::model::rope_config::{nested, original_positions};
 use crate::model::spec::QueryScale;
 
 /// Every layer slides, over 4,096 tokens if the key is missing; `null` disables the window.
@@ -60,8 +60,7 @@ fn ministral3(config: &Fields<'_>, first: &mut FirstLayerConfig) {
         });
         return;
     }
-    let rope = config.optional_object("rope_parameters");
-    let rope = rope.or_else(|| config.optional_object("rope_scaling"));
+    let rope = nested(config, None);
     let scale = rope.as_ref().and_then(|rope| {
         let floor = match first.spec.rope.as_ref().map(|rope| &rope.scaling) {
             Some(
