@@ -241,7 +241,8 @@ fn client(scheme: Scheme, root: &str) -> Result<BucketClient, String> {
                     && !(host.trim().is_empty() && has_any(&GOOGLE_KEYS))
                 {
                     environment::check_header(name, &host)?;
-                    check_endpoint(name, &format!("http://{host}"))?;
+                    // A path or a scheme does not belong to a host.
+                    check_endpoint(name, &format!("http://{}", host.replace('/', " ")))?;
                 }
             }
             client!(configured("GOOGLE_", builder, GoogleCloudStorageBuilder::with_config)?)
@@ -355,8 +356,7 @@ fn check_endpoint(name: &str, value: &str) -> Result<(), String> {
     let is_web = |url: Url| matches!(url.scheme(), "http" | "https") && url.has_host();
     // The client does not encode the text.
     let is_plain = |c: char| c.is_ascii_graphic() && !"\"<>\\^`{|}".contains(c);
-    let is_one = value.matches("://").count() == 1;
-    if is_one && value.chars().all(is_plain) && Url::parse(value).is_ok_and(is_web) {
+    if value.chars().all(is_plain) && Url::parse(value).is_ok_and(is_web) {
         return Ok(());
     }
     Err(format!("{name} is not an address like `https://host:9000`"))
