@@ -27,20 +27,32 @@ const STEPS_OF_CLASSES: [(&str, &[&str], &[&str]); 7] = [
     ("Qwen2Tokenizer", &["NFC"], &["Split", "ByteLevel"]),
     ("GemmaTokenizer", &["Replace"], &["Split"]),
 ];
-/// Model types for which transformers 5 uses these classes.
-const MODELS_OF_CLASSES: [&str; 12] = [
-    "llama",
-    "starcoder2",
-    "exaone4",
-    "dbrx",
-    "gpt2",
-    "codegen",
-    "gpt_neox",
-    "cohere",
-    "qwen2",
-    "qwen2_moe",
-    "gemma",
-    "roberta",
+/// Model types for which transformers 5 uses the steps of `tokenizer.json`, although a class is named.
+const MODELS_WITHOUT_CLASS: [&str; 24] = [
+    "ernie4_5",
+    "glm",
+    "glm4",
+    "glm4_moe",
+    "gpt_bigcode",
+    "granite",
+    "granitemoe",
+    "granitemoehybrid",
+    "internlm3",
+    "jamba",
+    "minicpm3",
+    "minimax_m2",
+    "ministral",
+    "ministral3",
+    "mistral",
+    "mixtral",
+    "nemotron",
+    "olmo2",
+    "olmo3",
+    "persimmon",
+    "phi3",
+    "phimoe",
+    "qwen3_5",
+    "stablelm",
 ];
 /// Settings of a normalizer for BERT, by their names here and in `tokenizer.json`.
 const BERT_SETTINGS: [(&str, &str); 3] = [
@@ -73,9 +85,10 @@ pub(super) fn differences(
     let prefix = prefix_space(&config, tokenizer);
     let model = other("config.json");
     let model = model.as_ref().map(|model| model.get("model_type").and_then(Value::as_str));
-    let model = model.map(Option::unwrap_or_default);
-    let llama = llama_prefix(model, &config, tokenizer);
-    let steps = steps_of_class(model, &config, tokenizer);
+    let model = model.flatten().unwrap_or_default();
+    let uses_class = !MODELS_WITHOUT_CLASS.contains(&model);
+    let llama = llama_prefix(&config, tokenizer).filter(|_| uses_class);
+    let steps = steps_of_class(&config, tokenizer).filter(|_| uses_class);
     let of_tokens = tokens.into_iter().chain(flags).chain(splits).chain(llama).chain(steps);
     Ok(of_tokens.chain(prefix).chain(bert_normalizer(&config, tokenizer)).collect())
 }
@@ -160,17 +173,13 @@ fn class(config: &Map<String, Value>) -> &str {
 }
 
 /// Describes the other blanks of `LlamaTokenizer` in transformers 5, which replaces the normalizer of a `tokenizer.json` with a
-/// pre-tokenizer, if `model`, the type in `config.json`, is Llama or unknown.
-fn llama_prefix(
-    model: Option<&str>,
-    config: &Map<String, Value>,
-    tokenizer: &Tokenizer,
-) -> Option<String> {
+/// pre-tokenizer.
+fn llama_prefix(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<String> {
     let class = class(config);
     // By default, the class puts a blank before each text.
     let is_set = config.get("add_prefix_space").is_some_and(Value::is_boolean);
-    let replaced = model.is_none_or(|model| model == "llama")
-        && normalizer_prefix(class, tokenizer).is_some_and(|has_prefix| has_prefix || !is_set);
+    let replaced =
+        normalizer_prefix(class, tokenizer).is_some_and(|has_prefix| has_prefix || !is_set);
     replaced.then(|| {
         format!(
             "`tokenizer_config.json` names the class `{class}`, for which transformers 5 replaces the normalizer of \
@@ -180,14 +189,7 @@ fn llama_prefix(
 }
 
 /// Describes the steps of a class in transformers 5 that replace others of a `tokenizer.json`.
-fn steps_of_class(
-    model: Option<&str>,
-    config: &Map<String, Value>,
-    tokenizer: &Tokenizer,
-) -> Option<String> {
-    if model.is_some_and(|model| !MODELS_OF_CLASSES.contains(&model)) {
-        return None;
-    }
+fn steps_of_class(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<String> {
     let class = class(config);
     let name = class.trim_end_matches("Fast");
     let (_, normalizers, splits) = STEPS_OF_CLASSES.iter().find(|(known, ..)| *known == name)?;
@@ -398,6 +400,7 @@ mod tests {
             ("LlamaTokenizer", "llama", 1),
             ("LlamaTokenizer", "mistral", 0),
             ("GPT2Tokenizer", "starcoder2", 1),
+            ("GPT2Tokenizer", "phi", 1),
             ("GPT2Tokenizer", "granite", 0),
         ] {
             let folder = tempfile::tempdir().unwrap();
