@@ -124,12 +124,11 @@ fn folder_values(file: &InputFile, keys: &[String]) -> Result<Vec<(usize, ArrayR
     for key in keys {
         let Some((position, column)) = file.schema.column_with_name(key) else { continue };
         let Some(value) = partition_value(&file.path, key)? else { continue };
-        let strict = CastOptions { safe: false, ..CastOptions::default() };
-        match cast_with_options(&partition_column(Some(&value), 1), column.data_type(), &strict) {
-            Ok(value) => values.push((position, value)),
+        match value_of_line(&value, column) {
+            Some(value) => values.push((position, value)),
             // The column is another one of the same name.
-            Err(_) if lines.survey.shape.may_have(key) => {}
-            Err(_) => {
+            None if lines.survey.shape.may_have(key) => {}
+            None => {
                 let data_type = type_names::name(column.data_type());
                 let message =
                     format!("the folder `{key}={value}` does not fit its column, {data_type}");
@@ -235,6 +234,21 @@ pub(super) fn partition_column(value: Option<&str>, rows: usize) -> ArrayRef {
     Arc::new(std::iter::repeat_n(value, rows).collect::<StringArray>())
 }
 
+/// Converts the value of a folder to the type of a column, if a line could have it there.
+fn value_of_line(value: &str, column: &Field) -> Option<ArrayRef> {
+    let columns = Fields::from(vec![column.clone()]);
+    let fits = |value: &str| {
+        let line = format!("{{{}: {value}}}", serde_json::Value::from(column.name().as_str()));
+        LineFormat::Json.fits(&line, &columns)
+    };
+    let quoted = serde_json::Value::from(value).to_string();
+    let is_number = value != "null" && fits(value);
+    let strict = CastOptions { safe: false, ..CastOptions::default() };
+    let text = partition_column(Some(value), 1);
+    let converted = cast_with_options(&text, column.data_type(), &strict).ok()?;
+    (fits(&quoted) || is_number).then_some(converted)
+}
+
 /// Replaces the nulls of an array by the value of a row.
 pub(super) fn without_nulls(array: &ArrayRef, value: &ArrayRef) -> Result<ArrayRef, ArrowError> {
     let Some(nulls) = array.logical_nulls().filter(|nulls| nulls.null_count() > 0) else {
@@ -247,6 +261,42 @@ pub(super) fn without_nulls(array: &ArrayRef, value: &ArrayRef) -> Result<ArrayR
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn values_of_folders_fit_their_columns_like_those_of_lines() {
+        let fits = |value: &str, data_type: &str| {
+            let data_type = type_names::parse(data_type).unwrap();
+            value_of_line(value, &Field::new("k", data_type, true)).is_some()
+        };
+        for (value, data_type) in [
+            ("en", "string"),
+            ("null", "string"),
+            ("7", "int8"),
+            ("-1", "int64"),
+            ("0.5", "float32"),
+            ("1", "float64"),
+            ("true", "bool"),
+            ("2024-02-29", "date"),
+            ("2024-02-29T12:00:00", "timestamp"),
+        ] {
+            assert!(fits(value, data_type), "{value} {data_type}");
+        }
+        for (value, data_type) in [
+            ("300", "int8"),
+            ("1.5", "int64"),
+            ("null", "int64"),
+            ("16777217", "float32"),
+            ("1e999", "float64"),
+            ("yes", "bool"),
+            ("1", "bool"),
+            ("2024-02-30", "date"),
+            ("2024-02-29T12:00:00+02:00", "timestamp"),
+            ("2024-02-29T12:00:00", "timestamptz"),
+            ("x", "struct<a: string>"),
+        ] {
+            assert!(!fits(value, data_type), "{value} {data_type}");
+        }
+    }
 
     #[test]
     fn folders_name_keys_and_values_with_escapes() {

@@ -46,6 +46,11 @@ impl LineFormat {
         }
     }
 
+    /// Whether a line has values of these columns only, and they fit.
+    pub(crate) fn fits(self, line: &str, columns: &Fields) -> bool {
+        self.row(1, line.as_bytes(), columns, true).is_ok()
+    }
+
     /// Parses a line into an object with the values of these columns. `strict`: a field without a column is an error.
     pub(super) fn row<'a>(
         self,
