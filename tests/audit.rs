@@ -257,7 +257,7 @@ fn an_interrupted_commit_is_finished_and_not_called_damage() {
         assert!(!answer.contains("--fresh") && !answer.contains("remove"), "{answer}");
         assert!(answer.contains("run the command that was interrupted again"), "{answer}");
         if workspace.path("out.run/manifest.json").exists() {
-            let refused = workspace.longsift(&["run", "out.run", "-q"]).expect(2).stderr;
+            let refused = workspace.longsift(&["plan", "out.run"]).expect(2).stderr;
             assert!(refused.contains("a commit in `out.run` was interrupted"), "{refused}");
         }
         workspace.longsift(arguments).success();
