@@ -37,6 +37,12 @@ pub struct InputIdentity {
     pub version: u64,
 }
 
+/// Whether a relative path names something inside its folder.
+pub fn is_inside(path: &Path) -> bool {
+    let mut components = path.components().peekable();
+    components.peek().is_some() && components.all(|part| matches!(part, Component::Normal(_)))
+}
+
 /// File that a unit wrote into the run directory.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Part {
@@ -60,10 +66,8 @@ impl Part {
         Self { path: name.to_owned(), rows: 0, bytes, sha256 }
     }
 
-    /// Whether the path stays inside its folder.
     pub fn is_inside(&self) -> bool {
-        let mut components = Path::new(&self.path).components().peekable();
-        components.peek().is_some() && components.all(|part| matches!(part, Component::Normal(_)))
+        is_inside(Path::new(&self.path))
     }
 
     /// Whether the bytes of the part in `folder` are those that were written.

@@ -404,17 +404,16 @@ impl Explanation {
         let known = self.statistics.iter().filter(|own| own.now != Value::Null);
         let (known, unmeasured): (Vec<_>, Vec<_>) =
             known.partition(|own| measured.contains(&own.statistic));
-        let names = |own: &[&ExplainedStatistic]| {
+        let listed = |own: &[&ExplainedStatistic]| {
             own.iter().map(|own| own.statistic.as_str()).collect::<Vec<_>>().join(", ")
         };
         let different: Vec<_> = known.into_iter().filter(|own| own.now != own.recorded).collect();
-        let (different, unmeasured) = (names(&different), names(&unmeasured));
+        let (different, unmeasured) = (listed(&different), listed(&unmeasured));
         if !unmeasured.is_empty() {
             self.notes.push(format!("values that the run did not measure: {unmeasured}"));
         }
         if !different.is_empty() {
-            let names = different;
-            self.notes.push(format!("values that differ from the recorded ones: {names}"));
+            self.notes.push(format!("values that differ from the recorded ones: {different}"));
             self.notes.extend(changes(plan, run, weights)?);
         }
         self.selected = rank(run, &record.unit, key)?;

@@ -5,7 +5,7 @@
 //! selections.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::Access;
@@ -17,7 +17,7 @@ use crate::base::parallel;
 use crate::run_directory::hold::RunLock;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::Manifest;
-use crate::run_directory::units::{Part, UnitRecord};
+use crate::run_directory::units::{Part, UnitRecord, is_inside};
 use crate::storage::error::ErrorKind;
 use crate::storage::store::is_address;
 use crate::storage::{atomic, files};
@@ -329,13 +329,10 @@ fn repeated(path: &Path, check: impl Fn() -> Result<bool>) -> Result<bool> {
 
 /// Whether the intent moves the scores of a fresh start, or may do so because it is damaged.
 pub fn moves_fresh_scores(directory: &RunDirectory) -> bool {
-    let fresh = CommitPath::new(directory, &directory.fresh().root);
+    let fresh = directory.fresh().root;
+    let is_fresh = |from: &CommitPath| from.resolve(directory).starts_with(&fresh);
     match read_intent(directory) {
-        Ok(Some(intent)) => intent.renames.iter().any(|(from, _)| {
-            matches!((from, &fresh), (CommitPath::RunDirectory(from), CommitPath::RunDirectory(fresh))
-                if from.starts_with(fresh))
-        }),
-        Ok(None) => false,
+        Ok(intent) => intent.iter().flat_map(|of| &of.renames).any(|(from, _)| is_fresh(from)),
         Err(_) => true,
     }
 }
@@ -347,10 +344,6 @@ pub fn targets_in_run_directory(directory: &RunDirectory) -> Result<Vec<PathBuf>
     let is_inside =
         |to: &CommitPath| matches!(to, CommitPath::RunDirectory(path) if is_inside(path));
     Ok(targets.filter(is_inside).map(|to| to.resolve(directory)).collect())
-}
-
-fn is_inside(path: &Path) -> bool {
-    path.components().all(|part| matches!(part, Component::Normal(_)))
 }
 
 /// Returns the data files that a commit has moved into place; none if its intent is damaged.

@@ -17,7 +17,7 @@ const TOKEN_LISTS: [&str; 3] =
 const GENERAL_CLASSES: [&str; 2] = ["PreTrainedTokenizerFast", "TokenizersBackend"];
 /// Pattern by which `Qwen2Tokenizer` splits texts.
 const QWEN2_PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// Normalizers and pre-tokenizers that classes of transformers 5 have in place of those of `tokenizer.json`.
+/// Normalizers and pre-tokenizers by class of transformers 5, which replace those of `tokenizer.json`.
 const STEPS_OF_CLASSES: [(&str, &[&str], &[&str]); 7] = [
     ("GPT2Tokenizer", &[], &["ByteLevel"]),
     ("CodeGenTokenizer", &[], &["ByteLevel"]),
@@ -355,14 +355,12 @@ mod tests {
         own["pre_tokenizer"] =
             json!({"type": "Sequence", "pretokenizers": [digits, own["pre_tokenizer"]]});
         for (class, wanted, differ) in [
-            ("Qwen2Tokenizer", true, true),
-            ("Qwen2Tokenizer", false, false),
+            ("BloomTokenizer", true, true),
+            ("BloomTokenizer", false, false),
             ("TokenizersBackend", true, false),
         ] {
             let config = json!({"tokenizer_class": class, "add_prefix_space": wanted});
-            let found = differences_of(&own, &config);
-            let is_named = found.iter().any(|found| found.contains("add_prefix_space"));
-            assert_eq!(is_named, differ, "{class} {wanted}");
+            assert_eq!(!differences_of(&own, &config).is_empty(), differ, "{class} {wanted}");
         }
     }
 
