@@ -514,15 +514,18 @@ fn a_commit_of_new_scores_that_cannot_be_finished_is_made_again() {
 #[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
 fn a_run_of_its_directory_finishes_the_commit() {
-    let workspace = workload();
-    workspace.longsift(&RUN).success();
     let set = ["--set", "stages.filter.keep_fraction=0.9"];
-    let again = [&["run", "out.run", "-q"][..], &set].concat();
-    workspace.run_until_killed(&again, "rename out/data", 2);
-    assert_eq!(workspace.longsift(&again).success().summary()["status"], "nothing_to_do");
     let expected = workload();
     expected.longsift(&[&RUN[..], &set].concat()).success();
-    assert_eq!(workspace.results(), expected.results());
+    let again = ["run", "out.run", "-q"];
+    for (options, status) in [(&[][..], "nothing_to_do"), (&["--fresh"], "done")] {
+        let workspace = workload();
+        workspace.longsift(&RUN).success();
+        workspace.run_until_killed(&[&again[..], &set].concat(), "rename out/data", 2);
+        let summary = workspace.longsift(&[&again[..], options].concat()).success().summary();
+        assert_eq!(summary["status"], status);
+        assert_eq!(workspace.results(), expected.results());
+    }
 }
 
 #[test]

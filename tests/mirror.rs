@@ -221,7 +221,8 @@ fn a_folder_can_become_a_file_and_a_file_a_folder() {
         workspace
     };
     let (folder, file) = ("a.parquet/part-0.parquet", "a.parquet");
-    for (from, to) in [(folder, file), (file, folder)] {
+    let deep = "a.parquet/b/c/part-0.parquet";
+    for (from, to) in [(folder, file), (deep, file), (file, deep)] {
         let expected = of(to);
         expected.longsift(&run).success();
         for (step, at) in [
@@ -240,15 +241,25 @@ fn a_folder_can_become_a_file_and_a_file_a_folder() {
             changed.longsift(&["verify", "out.run"]).success();
         }
     }
-    // A folder with another file is refused before anything is removed.
-    let changed = of(folder);
-    changed.longsift(&run).success();
-    fs::write(changed.path("out/data/a.parquet/.mine"), "").unwrap();
-    fs::remove_dir_all(changed.path("input")).unwrap();
-    copy_folder(&of(file).path("input"), &changed.path("input"));
-    let refused = changed.longsift(&run).expect(2).stderr;
-    assert!(refused.contains("`out/data/a.parquet` is a folder with"), "{refused}");
-    assert!(changed.path("out/data/a.parquet/part-0.parquet").is_file());
+    // A folder with other names is refused before anything is removed, and so is a folder at a new name.
+    for (from, other) in
+        [(folder, "a.parquet/.mine"), (folder, "a.parquet/b/"), ("c.parquet", "a.parquet/")]
+    {
+        let changed = of(from);
+        changed.longsift(&run).success();
+        let other = changed.path("out/data").join(other);
+        if other.to_str().unwrap().ends_with('/') {
+            fs::create_dir(other).unwrap();
+        } else {
+            fs::write(other, "").unwrap();
+        }
+        fs::remove_dir_all(changed.path("input")).unwrap();
+        copy_folder(&of(file).path("input"), &changed.path("input"));
+        let refused = changed.longsift(&run).expect(2).stderr;
+        assert!(refused.contains("a.parquet` is a folder with the name of a file"), "{refused}");
+        assert!(changed.path("out/data").join(from).is_file());
+        assert!(changed.path("out.run/_SUCCESS").is_file());
+    }
 }
 
 #[test]

@@ -139,7 +139,7 @@ fn prepare(cli: &Cli, arguments: &RunArguments, stop: &Stop) -> Result<(Plan, Ru
         plan_options.pins = locked.hub_commits;
     }
     let pipeline = &arguments.plan.pipeline.pipeline;
-    if !arguments.fresh && RunDirectory::exists_at(pipeline) {
+    if RunDirectory::exists_at(pipeline) {
         finish_commit(&RunDirectory::open(pipeline)?)?;
     }
     let plan = make_plan_with(cli, &arguments.plan, plan_options)?;

@@ -59,11 +59,18 @@ pub fn fsync_folder(path: &Path) -> Result<(), StorageError> {
     if store(path).is_some() {
         return Ok(());
     }
-    File::open(path).and_then(|folder| folder.sync_all()).map_err(failed("fsync the folder", path))
+    sync(path).map_err(failed("fsync the folder", path))
 }
 
 pub fn fsync_folder_if_present(path: &Path) -> Result<(), StorageError> {
-    error::if_present(fsync_folder(path)).map(drop)
+    if store(path).is_some() {
+        return Ok(());
+    }
+    if_present(sync(path)).map_err(failed("fsync the folder", path)).map(drop)
+}
+
+fn sync(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
 }
 
 /// Creates a folder and its parents, and syncs the folders that contain them. An existing folder is not an error.
@@ -221,6 +228,15 @@ pub fn read_limited(path: &Path, max_bytes: u64) -> Result<Vec<u8>, StorageError
         return Err(failed("read", path)(io::Error::new(io::ErrorKind::FileTooLarge, why)));
     }
     Ok(bytes)
+}
+
+/// Whether the first bytes of a file are `bytes`; `false` if it cannot be read.
+pub fn begins_with(path: &Path, bytes: &[u8]) -> bool {
+    let mut start = Vec::new();
+    let mut read = |reader: Box<dyn Read>| {
+        reader.take(bytes.len() as u64).read_to_end(&mut start).is_ok_and(|_| start == bytes)
+    };
+    reader(path).is_ok_and(&mut read)
 }
 
 /// Returns the bytes that an unprivileged user can still write below `path`, which need not exist. Stores are unlimited.

@@ -4,7 +4,7 @@
 //! will complete, now or when a later run replays the record. Outside of runs, `data/` therefore never holds a mixture of two
 //! selections.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -167,7 +167,6 @@ fn check_folders(directory: &RunDirectory, intent: &Intent) -> Result<()> {
     let folder = |path: &CommitPath| path.resolve(directory).parent().map(Path::to_owned);
     let renames = intent.renames.iter().map(|(from, to)| (folder(from), folder(to)));
     let removals = intent.removals.iter().map(|path| (None, folder(path)));
-    let folders: BTreeSet<_> = renames.chain(removals).collect();
     let replaced: Vec<PathBuf> =
         intent.renames.iter().map(|(_, to)| to.resolve(directory)).collect();
     let removed: Vec<PathBuf> =
@@ -182,26 +181,39 @@ fn check_folders(directory: &RunDirectory, intent: &Intent) -> Result<()> {
             .hint("the previous output is unchanged; remove the mount, and run again")
             .into());
     }
-    for to in replaced.iter().filter(|to| to.is_dir()) {
-        if let Some(other) =
-            files::below_if_present(to)?.iter().find(|path| !removed.contains(path))
-        {
-            let message = format!(
-                "`{}` is a folder with `{}`, and a file of the output has its name",
-                to.display(),
-                other.display()
-            );
-            return Err(Diagnostic::error(Blame::Pipeline, message)
-                .hint("the previous output is unchanged; move the folder away, and run again")
-                .into());
-        }
-    }
     let success = [directory.success()];
-    let changed = replaced.iter().chain(&removed).chain(&success);
-    directory.check_replaceable(changed.cloned())?;
+    let changed = || replaced.iter().chain(&removed).chain(&success);
+    let mut emptied = BTreeSet::new();
+    for to in changed().filter(|to| to.is_dir()) {
+        let folders = removed.iter().flat_map(|path| path.ancestors().skip(1));
+        let folders: BTreeSet<&Path> = folders.filter(|folder| folder.starts_with(to)).collect();
+        let mut below = VecDeque::from([to.clone()]);
+        while let Some(path) = below.pop_front() {
+            let is_folder = path.is_dir() && !path.is_symlink();
+            let is_ours =
+                if is_folder { folders.contains(&*path) } else { removed.contains(&path) };
+            if !is_ours {
+                let message = format!(
+                    "`{}` is a folder with the name of a file of the output, and `{}` is not part of the output",
+                    to.display(),
+                    path.display()
+                );
+                return Err(Diagnostic::error(Blame::Pipeline, message)
+                    .hint("the previous output is unchanged; move the folder away, and run again")
+                    .into());
+            }
+            if is_folder {
+                below.extend(files::list_folder(&path)?);
+            }
+        }
+        emptied.extend(folders);
+    }
+    directory.check_replaceable(changed().cloned())?;
     let existing = |folder: Option<PathBuf>| {
         folder?.ancestors().find(|folder| folder.is_dir()).map(Path::to_owned)
     };
+    let emptied = emptied.into_iter().map(|folder| (None, folder.parent().map(Path::to_owned)));
+    let folders: BTreeSet<_> = renames.chain(removals).chain(emptied).collect();
     for (from, to) in folders {
         let (from, Some(to)) = (existing(from), existing(to)) else { continue };
         let problem = |message: String| Diagnostic::error(Blame::Machine, message);
@@ -229,7 +241,7 @@ fn check_folders(directory: &RunDirectory, intent: &Intent) -> Result<()> {
 pub fn read_intent(directory: &RunDirectory) -> Result<Option<Intent>> {
     let Some(bytes) = files::read_if_present(&directory.intent())? else { return Ok(None) };
     let intent = serde_json::from_slice(&bytes).map_err(|error| {
-        let hint = "it was damaged after it was written; `--fresh` starts from scratch";
+        let hint = "it was damaged after it was written; run the pipeline file with `--fresh`, which starts from scratch";
         wrong_intent(directory, &format!("cannot be read: {error}"), hint)
     })?;
     Ok(Some(intent))
@@ -394,8 +406,7 @@ fn execute(
         let path = path.relative();
         if !is_inside(path) {
             let why = format!("has a path outside its folder: `{}`", path.display());
-            let hint =
-                "it was not written by longsift; remove it, or start from scratch with `--fresh`";
+            let hint = "it was not written by longsift; remove it, or run the pipeline file with `--fresh`, which starts from scratch";
             return Err(wrong_intent(directory, &why, hint).into());
         }
     }
