@@ -60,6 +60,7 @@ fn a_table_format_is_named_and_refused() {
         ("_delta_log/00000000000000000000.json", "Delta"),
         (".hoodie/hoodie.properties", "Hudi"),
         ("metadata/v1.metadata.json", "Iceberg"),
+        ("schema/schema-0", "Paimon"),
     ] {
         let workspace = workspace();
         document(&workspace, "input/tables/data/day=1/a.parquet");
@@ -167,12 +168,15 @@ fn folders_named_key_and_value_become_columns() {
     assert_eq!(kept(&read_parquet(&workspace.path("out4/data"))), ["4 Some(\"de\") None"]);
     let refused = named("{id: string, text: string, lang: int64}").expect(2).stderr;
     assert!(refused.contains("the folder `lang=de` does not fit its column, int64"), "{refused}");
-    // Values of lines take precedence, also late ones.
-    workspace.write("lines/lang=de/0.jsonl", "");
     let line = |id: &str, lang: serde_json::Value| {
         let line = json!({ "id": id, "text": sentence, "lang": lang });
         format!("{line}\n")
     };
+    workspace.write("lines/lang=de/0.jsonl", line("4", json!(null)));
+    let refused = named("{id: string, text: string, lang: int64}").expect(2).stderr;
+    assert!(refused.contains("the folder `lang=de` does not fit its column, int64"), "{refused}");
+    // Values of lines take precedence, also late ones.
+    workspace.write("lines/lang=de/0.jsonl", "");
     let late = [line("5", json!(null)), "{}\n".repeat(1001), line("6", json!("fr"))].concat();
     workspace.write("lines/lang=en/5.jsonl", late);
     for schema in ["{id: string, text: string, lang: string}", "null"] {

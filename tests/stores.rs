@@ -95,6 +95,19 @@ mod with_stores {
     }
 
     #[test]
+    fn a_table_is_found_above_its_data() {
+        let bucket = bucket();
+        bucket.put("in/metadata/v1.metadata.json", "{}");
+        for (at, code) in [("data", 2), ("data/day=1", 2), ("data/day=1/*.parquet", 0)] {
+            let bytes = fs::read(workspace("files").path("files/a.parquet")).unwrap();
+            bucket.put("in/data/day=1/a.parquet", bytes);
+            let answer = run(&workspace(&format!("s3://bucket/in/{at}")), &bucket, &["-q"]);
+            let answer = answer.expect(code);
+            assert!(answer.stderr.contains("`s3://bucket/in` is a"), "{at}: {}", answer.stderr);
+        }
+    }
+
+    #[test]
     fn keys_that_are_no_paths_are_left_out_with_a_warning() {
         let bucket = bucket();
         for key in ["in//c.parquet", "in/d//e.parquet"] {

@@ -21,6 +21,7 @@ use crate::storage::hub::tree::Tree;
 use crate::storage::store::is_address;
 
 const MAX_NAMES_SHOWN: usize = 8;
+const PARQUET_MAGIC: &[u8] = b"PAR1";
 
 #[derive(Debug, Default)]
 pub(super) struct DiscoveredFiles {
@@ -177,9 +178,17 @@ fn remote(path: &Path, format: InputFormat) -> Result<DiscoveredFiles, Vec<DataP
     }
     let path = url[root.len()..].trim_matches('/');
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let (folder, found) = match_names(&names, path, url, format)?.unwrap_or_default();
+    let (folder, mut found) = match_names(&names, path, url, format)?.unwrap_or_default();
     let root = format!("{root}/{folder}");
-    Ok(DiscoveredFiles { root: PathBuf::from(root.trim_end_matches('/')), ..found })
+    let root = PathBuf::from(root.trim_end_matches('/'));
+    // The list has only the names below the folder.
+    if let Some(table) = TableFolder::find_above(&root) {
+        if path.is_empty() {
+            return Err(vec![table.refusal()]);
+        }
+        found.notes.push(table.note());
+    }
+    Ok(DiscoveredFiles { root, ..found })
 }
 
 /// Finds the files for a path in a hub data set by the same rules.
@@ -223,7 +232,7 @@ fn match_names(
         if let Some(table) = table {
             return Err(vec![table.refusal()]);
         }
-        let (files, note) = select_names(found, location, format)?;
+        let (files, note) = select_names(found, location, format, |_| false)?;
         let notes = note.into_iter().collect();
         let files = DiscoveredFiles { files, notes, ..DiscoveredFiles::default() };
         return Ok(Some((folder, files)));
@@ -238,7 +247,9 @@ fn match_names(
     let pattern = glob::Pattern::new(rest)
         .map_err(|why| vec![DataProblem::settings(format!("`{location}` is not a glob: {why}"))])?;
     let below = below(folder);
-    let table = TableFolder::find_in_listing(location, below.iter().map(String::as_str));
+    let place = location.strip_suffix(path).map(|parent| format!("{parent}{folder}"));
+    let place = place.as_deref().map_or(location, |place| place.trim_end_matches('/'));
+    let table = TableFolder::find_in_listing(place, below.iter().map(String::as_str));
     let files = below.iter().filter(|name| pattern.matches_with(name, GLOB)).cloned().collect();
     let found = DiscoveredFiles {
         notes: table.iter().map(TableFolder::note).collect(),
@@ -267,11 +278,13 @@ fn missing_in_hub(tree: &Tree) -> DataProblem {
     problem.with_hint("the data set has no files")
 }
 
-/// Returns the names of a folder that belong to the input, and a note about the others.
+/// Returns the names of a folder that belong to the input, and a note about the others. `is_parquet`: whether a file without
+/// an extension is a Parquet file.
 fn select_names(
     mut names: Vec<String>,
     folder: &str,
     format: InputFormat,
+    is_parquet: impl Fn(&str) -> bool,
 ) -> Result<(Vec<String>, Option<String>), Vec<DataProblem>> {
     names.retain(|name| !name.split('/').any(|part| part.starts_with(['.', '_'])));
     let hint = "select one format with a glob such as `data/*.jsonl`, or with `input.format`";
@@ -280,7 +293,10 @@ fn select_names(
         vec![DataProblem::settings(message).with_hint(hint)]
     });
     let (files, mut others) = chosen?;
+    let is_bare = |name: &&String| !name.rsplit('/').next().unwrap_or(name).contains('.');
+    others.extend(names.iter().filter(is_bare).filter(|name| is_parquet(name)).cloned());
     others.sort_unstable();
+    others.dedup();
     let Some(first) = others.first() else { return Ok((files, None)) };
     let message = match others.len() {
         1 => format!("1 file in `{folder}` looks like data and is not read: `{first}`"),
@@ -317,7 +333,8 @@ fn in_folder(
     if let Some(table) = TableFolder::find_in_files(&folder, files.iter().map(String::as_str)) {
         return Err(vec![table.refusal()]);
     }
-    let (files, note) = select_names(files, &folder.display().to_string(), format)?;
+    let is_parquet = |name: &str| files::begins_with(&folder.join(name), PARQUET_MAGIC);
+    let (files, note) = select_names(files, &folder.display().to_string(), format, is_parquet)?;
     let read: BTreeSet<&str> = files.iter().map(String::as_str).collect();
     walked.duplicates.retain(|(_, first)| {
         let name = first.strip_prefix(&folder).ok().and_then(Path::to_str);
@@ -385,6 +402,8 @@ fn nearest(mut names: Vec<String>, wanted: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::storage::atomic;
 
@@ -417,6 +436,19 @@ mod tests {
             found.files,
             ["a-b.parquet", "a.parquet", "a/B.parquet", "a/z.parquet", "b.parquet"]
         );
+    }
+
+    #[test]
+    fn parquet_files_without_an_extension_are_named() {
+        let folder = folder(&["a.parquet", "LICENSE", "x/000000_0"]);
+        let find = || find(Path::new(""), folder.path(), InputFormat::Auto);
+        fs::write(folder.path().join("x/000000_0"), "PAR1 PAR1").unwrap();
+        let found = find().unwrap();
+        assert_eq!(found.files, ["a.parquet"]);
+        let [note] = &found.notes[..] else { panic!("{:?}", found.notes) };
+        assert!(note.ends_with("looks like data and is not read: `x/000000_0`"), "{note}");
+        fs::remove_file(folder.path().join("a.parquet")).unwrap();
+        assert!(find().unwrap_err()[0].message.contains("`x/000000_0`"));
     }
 
     #[test]

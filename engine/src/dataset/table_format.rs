@@ -31,7 +31,7 @@ const TABLES: [(&str, &str, &str, &str); 5] = [
         "Lance table",
         "lance.dataset('TABLE').to_table() and pyarrow's write_table",
     ),
-    ("_paimon", "", "Paimon table", "the engine that wrote it"),
+    ("schema", "schema-0", "Paimon table", "the engine that wrote it"),
 ];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,17 +88,17 @@ impl TableFolder {
         {
             return Some(table);
         }
-        let mut folder = root;
-        loop {
-            if let Some(table) = Self::detect(folder) {
-                return Some(table);
-            }
+        Self::detect(root).or_else(|| Self::find_above(root))
+    }
+
+    /// Finds a table that contains `root` as data folder, partition or bucket.
+    pub(super) fn find_above(root: &Path) -> Option<Self> {
+        let is_part = |folder: &&Path| {
             let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            match folder.parent() {
-                Some(parent) if name == "data" || name.contains('=') => folder = parent,
-                _ => return None,
-            }
-        }
+            name == "data" || name.contains('=') || name.starts_with("bucket-")
+        };
+        let parts = root.ancestors().take_while(is_part);
+        parts.filter_map(Path::parent).find_map(Self::detect)
     }
 
     pub(super) fn refusal(&self) -> DataProblem {
@@ -134,6 +134,7 @@ mod tests {
         assert_eq!(table(&["a.parquet", "_delta_log/0.json"]), found("s3://b/in", "Delta table"));
         assert_eq!(table(&["x/y/.hoodie/hoodie.properties"]), found("s3://b/in/x/y", "Hudi table"));
         assert_eq!(table(&["t/metadata/v1.metadata.json"]), found("s3://b/in/t", "Iceberg table"));
+        assert_eq!(table(&["t/schema/schema-0", "t/a"]), found("s3://b/in/t", "Paimon table"));
         assert_eq!(table(&["metadata/notes.json", "a.parquet", "_delta_log"]), None);
     }
 }

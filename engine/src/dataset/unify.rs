@@ -234,8 +234,11 @@ pub(super) fn partition_column(value: Option<&str>, rows: usize) -> ArrayRef {
     Arc::new(std::iter::repeat_n(value, rows).collect::<StringArray>())
 }
 
-/// Converts the value of a folder to the type of a column, if a line could have it there.
+/// Converts the value of a folder to the type of a column, if a line could have it there. Nested columns take none.
 fn value_of_line(value: &str, column: &Field) -> Option<ArrayRef> {
+    if column.data_type().is_nested() {
+        return None;
+    }
     let columns = Fields::from(vec![column.clone()]);
     let fits = |value: &str| {
         let line = format!("{{{}: {value}}}", serde_json::Value::from(column.name().as_str()));
@@ -293,6 +296,7 @@ mod tests {
             ("2024-02-29T12:00:00+02:00", "timestamp"),
             ("2024-02-29T12:00:00", "timestamptz"),
             ("x", "struct<a: string>"),
+            ("[\"a\"]", "list<string>"),
         ] {
             assert!(!fits(value, data_type), "{value} {data_type}");
         }

@@ -89,9 +89,11 @@ impl JsonShape {
         self.fields.iter().map(field).collect()
     }
 
-    /// Whether an object has a field of this name, or its names are data.
+    /// Whether an object has a value in this field that is not null, or its names are data.
     pub(crate) fn may_have(&self, name: &str) -> bool {
-        self.values.is_some() || self.fields.iter().any(|(known, _)| known == name)
+        let has_values = |of: &Self| of.texts + of.objects + of.lists + of.numbers + of.bools > 0;
+        let mut fields = self.fields.iter();
+        self.values.is_some() || fields.any(|(known, field)| known == name && has_values(field))
     }
 
     /// Returns the columns and fields that no object has, as paths, each with a similar name among its siblings. Objects whose
