@@ -137,6 +137,16 @@ fn init_names_types_as_users_write_them_and_refuses_parameters() {
         assert!(refused.contains("the input cannot be the address"), "{refused}");
         assert!(!refused.contains("secret-one") && !refused.contains("bob"), "{refused}");
     }
+    for address in
+        ["http://bob:secret-one@host/x.parquet", "https://host/x.jsonl?X-Amz-Signature=secret-one"]
+    {
+        for input in [&["init", address][..], &["init", "a.jsonl", "--model", address]] {
+            let refused =
+                workspace.longsift(&[input, &["--output", "c.yaml"]].concat()).expect(2).to_text();
+            assert!(refused.contains("does not write into a pipeline"), "{refused}");
+            assert!(!refused.contains("secret-one") && !refused.contains("bob"), "{refused}");
+        }
+    }
 }
 
 #[test]

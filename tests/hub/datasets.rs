@@ -174,6 +174,18 @@ mod with_network {
     }
 
     #[test]
+    fn a_pipeline_is_made_for_a_data_set() {
+        let (hub, workspace) = (Hub::plain(), pinned("/data"));
+        let (input, model) = (format!("hf://datasets/demo/corpus@{COMMIT}/data"), demo_model());
+        let init =
+            ["init", &*input, "--tokenizer", model.to_str().unwrap(), "--output", "new.yaml"];
+        hub.longsift(&workspace, &init).success();
+        let pipeline = fs::read_to_string(workspace.path("new.yaml")).unwrap();
+        assert!(pipeline.contains(&input), "{pipeline}");
+        hub.longsift(&workspace, &["plan", "new.yaml"]).success();
+    }
+
+    #[test]
     fn a_data_set_gives_the_results_of_a_folder() {
         let hub = Hub::plain();
         let length = fs::metadata(corpus()).unwrap().len() as usize;

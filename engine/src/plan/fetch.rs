@@ -16,15 +16,26 @@ pub(crate) mod stores;
 
 use std::path::{Path, PathBuf};
 
-use longsift_stages::contract::{Location, Scheme};
+use longsift_stages::contract::{Address, Location, Scheme};
 use longsift_stages::model::ModelProblem;
 
+use crate::base::error::Failure;
 #[cfg(feature = "cloud")]
 use crate::base::stop::Stop;
+use crate::dataset::input::Dataset;
+use crate::dataset::input_file::ReadSettings;
 use crate::storage::files;
 use crate::storage::hub::reference::HubReference;
 use crate::storage::hub::{Hub, HubOptions};
 use stores::{FetchKind, folder_name, is_as_fetched, local_copy};
+
+/// Opens an input with the default settings.
+pub fn open_dataset(input: &str) -> Result<Dataset, Failure> {
+    let address = Address::parse(input).filter(|address| address.scheme == Scheme::Hub);
+    let Some(address) = address else { return Ok(Dataset::open(Path::new(input))?) };
+    let hub = Hub::new(&files::user_cache_folder()?, HubOptions::default());
+    Ok(Dataset::open_in_hub(&hub.dataset(&address.to_string())?, &ReadSettings::default())?)
+}
 
 pub struct RemoteModels {
     /// Hub client, also used for data sets.

@@ -14,8 +14,8 @@ use crate::base::secrets;
 use crate::base::text::quoted;
 use crate::dataset::formats::type_names;
 use crate::dataset::input::Dataset;
-use crate::plan::Plan;
 use crate::plan::options::PlanOptions;
+use crate::plan::{Plan, fetch};
 use crate::spec::init::{Content, Starter};
 use crate::spec::{Overrides, Spec};
 
@@ -57,7 +57,8 @@ pub(crate) fn problem(message: String) -> Diagnostic {
 pub fn detect(wanted: &StarterOptions) -> Result<(Starter, Option<Diagnostic>)> {
     let StarterOptions { inputs, column, output, tokenizer, model } = wanted;
     let input = input_path(inputs)?;
-    let dataset = Dataset::open(Path::new(&input))?;
+    tokenizer.iter().chain(model).try_for_each(|address| refuse_secrets(address))?;
+    let dataset = fetch::open_dataset(&input)?;
     if dataset.files.is_empty() {
         let hint =
             "name files, a folder, or one glob in quotes: `longsift init 'corpus/*.jsonl' …`";
@@ -100,6 +101,20 @@ pub fn detect(wanted: &StarterOptions) -> Result<(Starter, Option<Diagnostic>)> 
     Ok((starter, warning))
 }
 
+/// Refuses an address with secret parts, which would be written into the pipeline.
+fn refuse_secrets(address: &str) -> Result<()> {
+    if location::split(address).is_none() || secrets::split(address).1.is_empty() {
+        return Ok(());
+    }
+    let message = format!(
+        "the address {} has a user, a password or a query, which `init` does not write into a pipeline",
+        quoted(&secrets::shown(address))
+    );
+    Err(problem(message)
+        .hint("name a file of this machine with the same columns, and run the pipeline with `--set input.path=ADDRESS`")
+        .into())
+}
+
 /// Combines the inputs into one path: a single one unchanged, several files as a glob that matches no other file.
 fn input_path(inputs: &[PathBuf]) -> Result<String> {
     let text = |path: &Path| -> Result<String> {
@@ -123,6 +138,7 @@ fn input_path(inputs: &[PathBuf]) -> Result<String> {
             .hint("name files of this machine, or an address that `input.path` accepts")
             .into());
     }
+    texts.iter().try_for_each(|text| refuse_secrets(text))?;
     if let [input] = &texts[..] {
         return Ok(input.clone());
     }
