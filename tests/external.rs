@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::support::tables::{
     floats, integers, read_parquet, read_scores, strings, table, texts, token_lists, write_parquet,
 };
-use crate::support::{Workspace, count, demo_model, files_below, read_json};
+use crate::support::{Answer, Workspace, count, demo_model, files_below, read_json};
 use child::write_program;
 
 /// Two files of six documents, a tokenizer and the program.
@@ -402,6 +402,25 @@ fn a_program_has_the_environment_of_the_pipeline() {
         "only the given variables, apart from those of the shell: {seen}"
     );
     assert!(seen.contains("GIVEN=a b\n"), "{seen}");
+}
+
+#[test]
+fn passed_values_are_hidden_in_what_a_program_prints() {
+    let workspace = workspace();
+    let program = workspace.path("leak.sh");
+    fs::write(&program, "#!/bin/sh\necho \"key $API_SECRET in $API_FOLDER\" >&2\nexit 3\n")
+        .unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let passed = "pass_environment: [API_SECRET, API_FOLDER],";
+    let pipeline = windows("", passed).replace("./child.sh, ", "./leak.sh");
+    workspace.write("pipeline.yaml", pipeline);
+    for secret in ["wJalrXUtnFEMI", "/wJalrXUtnFEMI"] {
+        let mut command = workspace.command(&["run", "pipeline.yaml", "-q"]);
+        command.env("API_SECRET", secret).env("API_FOLDER", "/usr");
+        let answer = Answer::from_output(command.output().unwrap()).to_text();
+        assert!(answer.contains("key *** in /usr"), "{answer}");
+        assert!(!answer.contains("wJalrXUtnFEMI"), "{answer}");
+    }
 }
 
 #[test]

@@ -526,7 +526,7 @@ fn secrets_are_trimmed_and_control_characters_rejected() {
         ("s3://bucket/x", "AWS_WEB_IDENTITY_TOKEN_FILE", "/no/such/file"),
         ("az://container/x", "AZURE_FEDERATED_TOKEN_FILE", "/no/such/file"),
     ] {
-        let variables = [(name, value), ("AWS_ACCESS_KEY_ID", "")];
+        let variables = [(name, value), ("AWS_ACCESS_KEY_ID", ""), ("AWS_ROLE_ARN", "role")];
         let refused = run_with(&workspace(input), &variables).expect(2).stderr;
         assert!(refused.contains(name), "{refused}");
     }

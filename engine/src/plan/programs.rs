@@ -123,9 +123,9 @@ fn environment(settings: &External) -> Vec<(String, OsString)> {
     let passed = settings.pass_environment.iter();
     let passed = passed.filter_map(|name| {
         let value = std::env::var_os(name)?;
-        // Hidden in messages that quote the program, as it may be a secret.
+        // Hidden in messages that quote the program, as it may be a secret; an existing path is none.
         let text = value.to_string_lossy();
-        if !text.starts_with('/') {
+        if !Path::new(&value).exists() {
             text.lines().chain([&*text]).for_each(secrets::hide_in_answers);
         }
         Some((name.clone(), value))

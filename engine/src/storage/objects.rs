@@ -271,9 +271,14 @@ fn client(scheme: Scheme, root: &str) -> Result<BucketClient, String> {
             client!(configured("AZURE_", builder, MicrosoftAzureBuilder::with_config)?)
         }
         _ => {
-            if !has_any(&["AWS_ACCESS_KEY_ID"]) {
-                check_token_file("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", true)?;
-                check_token_file("AWS_WEB_IDENTITY_TOKEN_FILE", false)?;
+            // The client reads these files only with the other variables.
+            if !has_any(&["AWS_ACCESS_KEY_ID", "AWS_SKIP_SIGNATURE"]) {
+                if has_any(&["AWS_CONTAINER_CREDENTIALS_FULL_URI"]) {
+                    check_token_file("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", true)?;
+                }
+                if has_any(&["AWS_ROLE_ARN"]) {
+                    check_token_file("AWS_WEB_IDENTITY_TOKEN_FILE", false)?;
+                }
             }
             client!(configured("AWS_", AmazonS3Builder::new(), AmazonS3Builder::with_config)?)
         }
@@ -283,7 +288,8 @@ fn client(scheme: Scheme, root: &str) -> Result<BucketClient, String> {
 }
 
 /// Variables with keys that the client uses instead of a token file.
-const AZURE_KEYS: [&str; 6] = [
+const AZURE_KEYS: [&str; 7] = [
+    "AZURE_SKIP_SIGNATURE",
     "AZURE_STORAGE_ACCOUNT_KEY",
     "AZURE_STORAGE_ACCESS_KEY",
     "AZURE_STORAGE_SAS_KEY",

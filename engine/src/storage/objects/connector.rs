@@ -161,7 +161,8 @@ fn hide_tokens(request: &HttpRequest) {
         Some((_, token)) => Some(token),
         None => Some(value),
     });
-    for token in text("x-amz-security-token").into_iter().chain(token) {
+    let session = ["x-amz-security-token", "x-aws-ec2-metadata-token"].into_iter().filter_map(text);
+    for token in session.chain(token) {
         secrets::hide_in_answers(token);
     }
     // Requests for tokens have parameters instead of this header.
