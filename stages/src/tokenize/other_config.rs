@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde_json::{Map, Value};
-use tokenizers::Tokenizer;
+use tokenizers::{ModelWrapper, Tokenizer};
 
 use crate::model::folder_files::{MAX_CONFIG_BYTES, read_small_file, token_text, tokenizer_config};
 use crate::model::{ModelProblem, listed};
@@ -13,12 +13,11 @@ use crate::model::{ModelProblem, listed};
 /// Settings that name several tokens.
 const TOKEN_LISTS: [&str; 3] =
     ["additional_special_tokens", "extra_special_tokens", "model_specific_special_tokens"];
-/// Classes that use the steps of a `tokenizer.json` as they find them.
-const GENERAL_CLASSES: [&str; 2] = ["PreTrainedTokenizerFast", "TokenizersBackend"];
 /// Pattern by which `Qwen2Tokenizer` splits texts.
 const QWEN2_PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 /// Normalizers and pre-tokenizers by class of transformers 5, which replace those of `tokenizer.json`.
-const STEPS_OF_CLASSES: [(&str, &[&str], &[&str]); 7] = [
+const STEPS_OF_CLASSES: [(&str, &[&str], &[&str]); 8] = [
+    ("BertTokenizer", &["BertNormalizer"], &["BertPreTokenizer"]),
     ("GPT2Tokenizer", &[], &["ByteLevel"]),
     ("CodeGenTokenizer", &[], &["ByteLevel"]),
     ("RobertaTokenizer", &[], &["ByteLevel"]),
@@ -28,8 +27,9 @@ const STEPS_OF_CLASSES: [(&str, &[&str], &[&str]); 7] = [
     ("GemmaTokenizer", &["Replace"], &["Split"]),
 ];
 /// Model types for which transformers 5 uses the steps of `tokenizer.json`, although a class is named.
-const MODELS_WITHOUT_CLASS: [&str; 24] = [
+const MODELS_WITHOUT_CLASS: [&str; 28] = [
     "ernie4_5",
+    "ernie4_5_moe",
     "glm",
     "glm4",
     "glm4_moe",
@@ -37,6 +37,8 @@ const MODELS_WITHOUT_CLASS: [&str; 24] = [
     "granite",
     "granitemoe",
     "granitemoehybrid",
+    "granitemoeshared",
+    "internlm2",
     "internlm3",
     "jamba",
     "minicpm3",
@@ -44,6 +46,7 @@ const MODELS_WITHOUT_CLASS: [&str; 24] = [
     "ministral",
     "ministral3",
     "mistral",
+    "mistral3",
     "mixtral",
     "nemotron",
     "olmo2",
@@ -82,14 +85,18 @@ pub(super) fn differences(
          here `special_tokens_in_text` decides"
             .to_owned()
     });
-    let prefix = prefix_space(&config, tokenizer);
     let model = other("config.json");
     let model = model.as_ref().map(|model| model.get("model_type").and_then(Value::as_str));
     let model = model.flatten().unwrap_or_default();
+    let class = match model {
+        // transformers ignores the class in `tokenizer_config.json`.
+        "qwen2" => "Qwen2Tokenizer",
+        _ => config.get("tokenizer_class").and_then(Value::as_str).unwrap_or_default(),
+    };
     let uses_class = !MODELS_WITHOUT_CLASS.contains(&model);
-    let llama = llama_prefix(&config, tokenizer).filter(|_| uses_class);
-    let steps = steps_of_class(&config, tokenizer).filter(|_| uses_class);
-    let of_tokens = tokens.into_iter().chain(flags).chain(splits).chain(llama).chain(steps);
+    let steps = steps_of_class(class, &config, tokenizer).filter(|_| uses_class);
+    let prefix = prefix_space(class, &config, tokenizer);
+    let of_tokens = tokens.into_iter().chain(flags).chain(splits).chain(steps);
     Ok(of_tokens.chain(prefix).chain(bert_normalizer(&config, tokenizer)).collect())
 }
 
@@ -168,49 +175,54 @@ fn flags(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<String> {
     })
 }
 
-fn class(config: &Map<String, Value>) -> &str {
-    config.get("tokenizer_class").and_then(Value::as_str).unwrap_or_default()
-}
-
-/// Describes the other blanks of `LlamaTokenizer` in transformers 5, which replaces the normalizer of a `tokenizer.json` with a
-/// pre-tokenizer.
-fn llama_prefix(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<String> {
-    let class = class(config);
-    // By default, the class puts a blank before each text.
-    let is_set = config.get("add_prefix_space").is_some_and(Value::is_boolean);
-    let replaced =
-        normalizer_prefix(class, tokenizer).is_some_and(|has_prefix| has_prefix || !is_set);
-    replaced.then(|| {
-        format!(
-            "`tokenizer_config.json` names the class `{class}`, for which transformers 5 replaces the normalizer of \
-             `tokenizer.json`: there, blanks at the start of texts and after special tokens can get other ids"
-        )
-    })
+/// Whether a class uses the steps of a `tokenizer.json` as it finds them.
+fn uses_steps(class: &str) -> bool {
+    matches!(
+        class.trim_end_matches("Fast"),
+        "" | "PreTrainedTokenizer" | "TokenizersBackend" | "BloomTokenizer"
+    )
 }
 
 /// Describes the steps of a class in transformers 5 that replace others of a `tokenizer.json`.
-fn steps_of_class(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<String> {
-    let class = class(config);
+fn steps_of_class(
+    class: &str,
+    config: &Map<String, Value>,
+    tokenizer: &Tokenizer,
+) -> Option<String> {
+    if uses_steps(class) {
+        return None;
+    }
     let name = class.trim_end_matches("Fast");
-    let (_, normalizers, splits) = STEPS_OF_CLASSES.iter().find(|(known, ..)| *known == name)?;
     let normalizer = tokenizer.get_normalizer().and_then(|own| serde_json::to_value(own).ok());
     let splitter = tokenizer.get_pre_tokenizer().and_then(|own| serde_json::to_value(own).ok());
-    let other_pattern = |step: &Value| {
-        name == "Qwen2Tokenizer"
-            && step["type"] == "Split"
-            && step["pattern"]["Regex"] != QWEN2_PATTERN
-    };
     let (normalizer, splitter) = (steps(normalizer), steps(splitter));
+    let has_prefix_setting = config.get("add_prefix_space").is_some_and(Value::is_boolean);
     let is = |own: &[Value], wanted: &[&str]| {
         own.iter().map(|step| step["type"].as_str().unwrap_or_default()).eq(wanted.iter().copied())
     };
-    let is_same = is(&normalizer, normalizers)
-        && is(&splitter, splits)
-        && !splitter.iter().any(other_pattern);
+    let is_same = if name.contains("Llama") {
+        // By default, the class puts a blank before each text. It does not replace byte-level steps.
+        let is_replaced = match normalizer_prefix(name, tokenizer) {
+            Some(has_prefix) => has_prefix || !has_prefix_setting,
+            None => !matches!(tokenizer.get_model(), ModelWrapper::BPE(_)),
+        };
+        !is_replaced || splitter.iter().any(|step| step["type"] == "ByteLevel")
+    } else {
+        let other = |step: &Value| match step["type"].as_str() {
+            Some("Split") => name == "Qwen2Tokenizer" && step["pattern"]["Regex"] != QWEN2_PATTERN,
+            // By default, the classes put no blank before a text.
+            Some("ByteLevel") => step["add_prefix_space"] == true && !has_prefix_setting,
+            _ => false,
+        };
+        let mut known = STEPS_OF_CLASSES.iter();
+        known.any(|(known, normalizers, splits)| {
+            *known == name && is(&normalizer, normalizers) && is(&splitter, splits)
+        }) && !splitter.iter().any(other)
+    };
     (!is_same).then(|| {
         format!(
-            "`tokenizer_config.json` names the class `{class}`, for which transformers 5 replaces the normalizer and the \
-             pre-tokenizer of `tokenizer.json` by its own: there, texts can get other ids"
+            "versions of transformers load this tokenizer as `{class}`, which replaces steps of `tokenizer.json` by its own: \
+             there, texts can get other ids"
         )
     })
 }
@@ -224,13 +236,12 @@ fn steps(whole: Option<Value>) -> Vec<Value> {
 }
 
 /// Describes a difference between the settings and the tokenizer in putting a blank before a text.
-fn prefix_space(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<String> {
+fn prefix_space(class: &str, config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<String> {
     let wanted = config.get("add_prefix_space")?.as_bool()?;
     let first = tokenizer.get_pre_tokenizer().and_then(|first| serde_json::to_value(first).ok());
     // Only classes of a model build the steps of a sequence again.
-    let class = class(config);
     let steps = first.as_ref().and_then(|first| first.get("pretokenizers")?.as_array());
-    let steps = steps.filter(|_| !class.is_empty() && !GENERAL_CLASSES.contains(&class));
+    let steps = steps.filter(|_| !uses_steps(class));
     let adds = |step: &Value| match step.get("prepend_scheme").and_then(Value::as_str) {
         Some(scheme) => Some(scheme != "never"),
         None => step.get("add_prefix_space")?.as_bool(),
@@ -239,8 +250,8 @@ fn prefix_space(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<St
     let own = own.or_else(|| normalizer_prefix(class, tokenizer))?;
     (own != wanted).then(|| {
         format!(
-            "`tokenizer_config.json` has `add_prefix_space: {wanted}` and `tokenizer.json` has {own}: transformers follows the \
-             former, so texts begin with other ids here"
+            "`tokenizer_config.json` has `add_prefix_space: {wanted}` and `tokenizer.json` has {own}: versions of transformers \
+             follow the former, so texts begin with other ids there"
         )
     })
 }
@@ -346,6 +357,10 @@ mod tests {
         assert!(!is_named("CohereTokenizerFast", composed.clone(), digits));
         assert!(!is_named("Qwen2Tokenizer", composed.clone(), split(QWEN2_PATTERN)));
         assert!(is_named("Qwen2Tokenizer", composed, split(r"\p{N}{1,3}")));
+        let mut blank = bytes;
+        blank["add_prefix_space"] = json!(true);
+        assert!(is_named("CodeGenTokenizer", Value::Null, blank));
+        assert!(is_named("T5TokenizerFast", Value::Null, Value::Null));
     }
 
     #[test]
@@ -355,12 +370,15 @@ mod tests {
         own["pre_tokenizer"] =
             json!({"type": "Sequence", "pretokenizers": [digits, own["pre_tokenizer"]]});
         for (class, wanted, differ) in [
-            ("BloomTokenizer", true, true),
-            ("BloomTokenizer", false, false),
+            ("GPT2Tokenizer", true, true),
+            ("GPT2Tokenizer", false, false),
+            ("BloomTokenizer", true, false),
             ("TokenizersBackend", true, false),
         ] {
             let config = json!({"tokenizer_class": class, "add_prefix_space": wanted});
-            assert_eq!(!differences_of(&own, &config).is_empty(), differ, "{class} {wanted}");
+            let found = differences_of(&own, &config);
+            let is_named = found.iter().any(|found| found.contains("add_prefix_space"));
+            assert_eq!(is_named, differ, "{class} {wanted}");
         }
     }
 
@@ -369,7 +387,7 @@ mod tests {
         let replace = json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"});
         let prepend = json!({"type": "Prepend", "prepend": "▁"});
         let both = json!({"type": "Sequence", "normalizers": [prepend, replace]});
-        let class = "transformers 5 replaces the normalizer";
+        let class = "which replaces steps";
         for (normalizer, class, wanted, named) in [
             (&both, "LlamaTokenizerFast", json!(false), &[class, "`add_prefix_space: false`"][..]),
             (&both, "LlamaTokenizerFast", json!(true), &[class]),
@@ -400,6 +418,7 @@ mod tests {
             ("GPT2Tokenizer", "starcoder2", 1),
             ("GPT2Tokenizer", "phi", 1),
             ("GPT2Tokenizer", "granite", 0),
+            ("PreTrainedTokenizerFast", "qwen2", 1),
         ] {
             let folder = tempfile::tempdir().unwrap();
             let config = json!({ "tokenizer_class": class });
@@ -408,6 +427,7 @@ mod tests {
             fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
             let mut own = tokenizer();
             own["normalizer"] = json!({"type": "Prepend", "prepend": "▁"});
+            own["pre_tokenizer"] = Value::Null;
             let tokenizer = Tokenizer::from_bytes(own.to_string()).unwrap();
             assert_eq!(differences(folder.path(), &tokenizer).unwrap().len(), named, "{model}");
         }
