@@ -31,7 +31,7 @@ use crate::dataset::messages::{messages_of_row, unread_fields};
 use crate::plan::Plan;
 use crate::report::page::text;
 use crate::run_directory::layout::RunDirectory;
-use blocks::{BlockAttentionMatrix, ends_at, equal_ends};
+use blocks::{BlockAttentionMatrix, ends_at, equal_ends, token_at};
 use layer::MappedLayer;
 
 const MAX_TEXT_CHARACTERS: usize = 160;
@@ -278,17 +278,12 @@ impl DocumentBlocks {
         starts: &[Option<usize>],
     ) -> Result<Self> {
         let tokens = encoded.ids.len();
-        // Returns the first token that begins at or after a byte: a token begins where the one before it ends.
-        let token_at = |byte: usize| {
-            let ends_before = encoded.ends.partition_point(|end| (*end as usize) < byte);
-            if byte == 0 { 0 } else { (ends_before + 1).min(tokens) }
-        };
         let mut notes = Vec::new();
         let mut begins: Vec<(usize, String)> = Vec::new();
         for (index, (message, start)) in messages.iter().zip(starts).enumerate() {
             let role = if message.role.is_empty() { "no role" } else { &message.role };
             if let Some(start) = start {
-                begins.push((token_at(*start), role.to_owned()));
+                begins.push((token_at(&encoded.ends, *start), role.to_owned()));
             } else {
                 let before = begins.last_mut().expect("the first message begins a block");
                 before.1 = format!("{} + {role}", before.1);

@@ -58,6 +58,13 @@ pub(crate) fn equal_ends(tokens: usize, each: Option<usize>) -> Result<Vec<usize
     Ok((1..blocks).map(|block| block * each).chain([tokens]).collect())
 }
 
+/// Returns the first token that begins at or after a byte: a token begins where the one before it ends.
+pub(super) fn token_at(ends: &[u32], byte: usize) -> usize {
+    let ended = ends.partition_point(|end| *end as usize <= byte);
+    let reached = ended.checked_sub(1).map_or(0, |last| ends[last] as usize);
+    if reached == byte { ended } else { (ended + 1).min(ends.len()) }
+}
+
 /// Returns the ends of blocks that begin at `boundaries`, BOS not counted; the last one may be the end of the document.
 pub(super) fn ends_at(boundaries: &[usize], tokens: usize) -> Result<Vec<usize>> {
     let mut problems = Vec::new();
@@ -116,6 +123,13 @@ mod tests {
         assert_eq!(equal_ends(20, None).unwrap(), [16, 20]);
         assert_eq!(equal_ends(131_072, None).unwrap().len(), 64);
         assert!(equal_ends(5000, None).unwrap().len() <= 64);
+    }
+
+    #[test]
+    fn all_tokens_of_a_character_are_before_the_byte_after_it() {
+        let ends = [3, 7, 7, 7, 9];
+        let starts: Vec<usize> = [0, 1, 3, 7, 8, 9].map(|byte| token_at(&ends, byte)).into();
+        assert_eq!(starts, [0, 1, 1, 4, 5, 5]);
     }
 
     #[test]
