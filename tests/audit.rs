@@ -285,6 +285,8 @@ fn a_running_commit_is_not_called_damage() {
             assert!(answer.contains("out.run` is in use by a run"), "{matching}: {answer}");
             assert!(answer.contains("hint: verify it after the run has ended"), "{answer}");
             assert!(!answer.contains("--fresh") && !answer.contains("intent.json"), "{answer}");
+            let second = workspace.longsift(&["run", "out.run", "-q"]).expect(4).stderr;
+            assert!(second.contains("out.run` is in use by"), "{matching}: {second}");
             run.resume().success();
             verified(&workspace, 0);
         }

@@ -117,7 +117,7 @@ struct Run<'a> {
 
 /// Finishes the commit of an interrupted run, whose settings its run directory records only then.
 pub fn finish_commit(directory: &RunDirectory) -> Result<()> {
-    commit::finish_interrupted(directory)
+    commit::finish(directory)
 }
 
 pub fn run(

@@ -384,6 +384,14 @@ pub fn replay(directory: &RunDirectory, run_lock: &RunLock) -> Result<bool> {
     Ok(true)
 }
 
+/// Finishes an interrupted commit; an error if another process uses the run directory.
+pub fn finish(directory: &RunDirectory) -> Result<()> {
+    if files::size(&directory.intent())?.is_some() {
+        replay(directory, &directory.lock()?)?;
+    }
+    Ok(())
+}
+
 /// Finishes the commit of an interrupted selection before acquiring shared access, unless another process does so.
 pub fn finish_interrupted(directory: &RunDirectory) -> Result<()> {
     if files::size(&directory.intent())?.is_some()
