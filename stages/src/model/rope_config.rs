@@ -62,19 +62,25 @@ pub(crate) fn rotary_dims(config: &Fields<'_>, head_dim: u64, default: f64) -> u
     dims.clamp(1, head_dim.max(1))
 }
 
+/// Whether the model has rope parameters for each layer type.
+fn has_layer_types(config: &Fields<'_>) -> bool {
+    config.optional_text("model_type").is_some_and(|kind| WITH_LAYER_TYPES.contains(&kind))
+}
+
 /// Reads the rotary embedding. [`Fields::rope_theta`] replaces the checkpoint's base; the scaling is unchanged.
 pub(crate) fn read(config: &Fields<'_>, defaults: &RopeDefaults) -> RopeSpec {
     let types = config.optional_texts("layer_types");
     let first = types.and_then(|types| types.first().copied());
-    let objects = objects(config);
-    let has_types = has_layer_type(config, first);
+    let objects = ["rope_scaling", "rope_parameters"].map(|name| config.optional_object(name));
+    let has_types =
+        objects.iter().flatten().any(|rope| first.is_some_and(|kind| rope.contains(kind)));
     let model_type = config.optional_text("model_type").unwrap_or_default();
-    if has_types && !WITH_LAYER_TYPES.contains(&model_type) {
+    if has_types && !has_layer_types(config) {
         config.refuse(format!(
             "`{model_type}` models do not read an object of rope parameters for each layer type"
         ));
     }
-    if WITH_LAYER_TYPES.contains(&model_type) {
+    if has_layer_types(config) {
         let [scaling, parameters] = &objects;
         let is_flat = |rope: &Fields<'_>| {
             !rope.is_empty()
@@ -123,29 +129,14 @@ pub(crate) fn read_for_layer_type(
         pairing: defaults.pairing,
         rotary_dims: defaults.rotary_dims,
         theta: config.rope_theta.unwrap_or(written) * base_factor,
-        scaling: nested.map_or(RopeScaling::Default, |rope| {
-            let of_model =
-                original_positions(config).filter(|_| !has_layer_type(config, layer_type));
-            scaling(&rope, of_model, defaults)
-        }),
+        scaling: nested.map_or(RopeScaling::Default, |rope| scaling(config, &rope, defaults)),
     }
-}
-
-/// Returns the rope parameters at the old and the new location.
-fn objects<'a>(config: &Fields<'a>) -> [Option<Fields<'a>>; 2] {
-    ["rope_scaling", "rope_parameters"].map(|name| config.optional_object(name))
-}
-
-/// Whether a location has an object for `layer_type`.
-fn has_layer_type(config: &Fields<'_>, layer_type: Option<&str>) -> bool {
-    let objects = objects(config);
-    objects.iter().flatten().any(|rope| layer_type.is_some_and(|kind| rope.contains(kind)))
 }
 
 /// Returns the object of `layer_type` if the old or the new location has one object per layer type, otherwise the nested object at
 /// the old or the new location; `None` if it is absent, `null` or empty.
 pub(crate) fn nested<'a>(config: &Fields<'a>, layer_type: Option<&str>) -> Option<Fields<'a>> {
-    let objects = objects(config);
+    let objects = ["rope_scaling", "rope_parameters"].map(|name| config.optional_object(name));
     let of_type = |rope: &Fields<'a>| {
         layer_type.filter(|kind| rope.contains(kind)).map(|kind| rope.optional_object(kind))
     };
@@ -159,17 +150,14 @@ fn kind<'a>(rope: &Fields<'a>) -> &'a str {
     rope.optional_text("rope_type").or_else(|| rope.optional_text("type")).unwrap_or("default")
 }
 
-/// Reads the scaling. `original_of_model` stands next to `rope_scaling` and takes precedence over the entry inside, except over
-/// that of a layer type; the family's positions replace both.
-fn scaling(
-    rope: &Fields<'_>,
-    original_of_model: Option<u64>,
-    defaults: &RopeDefaults,
-) -> RopeScaling {
+fn scaling(config: &Fields<'_>, rope: &Fields<'_>, defaults: &RopeDefaults) -> RopeScaling {
     let kind = kind(rope);
+    // An entry next to `rope_scaling` takes precedence over the one inside, except in models with layer types; the model's own
+    // positions replace both.
     let original = || {
         let default = || defaults.original_positions.or_else(|| original_positions(rope));
-        original_of_model.or_else(default).unwrap_or(defaults.max_positions)
+        let next = original_positions(config).filter(|_| !has_layer_types(config));
+        next.or_else(default).unwrap_or(defaults.max_positions)
     };
     match kind {
         "default" => RopeScaling::Default,
@@ -362,9 +350,16 @@ mod tests {
         );
         assert_eq!(original(&json!({"rope_scaling": inside})), 1024);
         assert_eq!(original(&json!({"rope_scaling": {"type": "yarn", "factor": 4}})), 4096);
-        let of_layers = json!({"model_type": "olmo3", "layer_types": ["full_attention"],
-            "rope_parameters": {"full_attention": inside}, "original_max_position_embeddings": 512});
-        assert_eq!(original(&of_layers), 1024);
+        for scaling in [
+            json!({"rope_parameters": {"full_attention": inside}}),
+            json!({"rope_scaling": {"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 1024}}),
+        ] {
+            let mut config = scaling;
+            config["model_type"] = json!("olmo3");
+            config["layer_types"] = json!(["full_attention"]);
+            config["original_max_position_embeddings"] = json!(512);
+            assert_eq!(original(&config), 1024);
+        }
     }
 
     #[test]
