@@ -16,11 +16,10 @@ const TOKEN_LISTS: [&str; 3] =
 /// Pattern by which `Qwen2Tokenizer` splits texts.
 const QWEN2_PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 /// Normalizers and pre-tokenizers by class of transformers 5, which replace those of `tokenizer.json`.
-const STEPS_OF_CLASSES: [(&str, &[&str], &[&str]); 8] = [
+const STEPS_OF_CLASSES: [(&str, &[&str], &[&str]); 7] = [
     ("BertTokenizer", &["BertNormalizer"], &["BertPreTokenizer"]),
     ("GPT2Tokenizer", &[], &["ByteLevel"]),
     ("CodeGenTokenizer", &[], &["ByteLevel"]),
-    ("RobertaTokenizer", &[], &["ByteLevel"]),
     ("GPTNeoXTokenizer", &["NFC"], &["ByteLevel"]),
     ("CohereTokenizer", &["NFC"], &["Digits", "ByteLevel"]),
     ("Qwen2Tokenizer", &["NFC"], &["Split", "ByteLevel"]),
@@ -360,7 +359,7 @@ mod tests {
         let mut blank = bytes;
         blank["add_prefix_space"] = json!(true);
         assert!(is_named("CodeGenTokenizer", Value::Null, blank));
-        assert!(is_named("T5TokenizerFast", Value::Null, Value::Null));
+        assert!(is_named("RobertaTokenizer", Value::Null, tokenizer()["pre_tokenizer"].clone()));
     }
 
     #[test]
