@@ -408,17 +408,18 @@ fn a_program_has_the_environment_of_the_pipeline() {
 fn passed_values_are_hidden_in_what_a_program_prints() {
     let workspace = workspace();
     let program = workspace.path("leak.sh");
-    fs::write(&program, "#!/bin/sh\necho \"key $API_SECRET in $API_FOLDER\" >&2\nexit 3\n")
-        .unwrap();
+    let prints = "echo \"key $API_SECRET in $API_FOLDER, ${API_URL#*//host}\" >&2";
+    fs::write(&program, format!("#!/bin/sh\n{prints}\nexit 3\n")).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    let passed = "pass_environment: [API_SECRET, API_FOLDER],";
+    let passed = "pass_environment: [API_SECRET, API_FOLDER, API_URL],";
     let pipeline = windows("", passed).replace("./child.sh, ", "./leak.sh");
     workspace.write("pipeline.yaml", pipeline);
     for secret in ["wJalrXUtnFEMI", "/wJalrXUtnFEMI"] {
         let mut command = workspace.command(&["run", "pipeline.yaml", "-q"]);
         command.env("API_SECRET", secret).env("API_FOLDER", "/usr");
+        command.env("API_URL", "https://host/v1?api_key=abcdefghi");
         let answer = Answer::from_output(command.output().unwrap()).to_text();
-        assert!(answer.contains("key *** in /usr"), "{answer}");
+        assert!(answer.contains("key *** in /usr, /v1?***"), "{answer}");
         assert!(!answer.contains("wJalrXUtnFEMI"), "{answer}");
     }
 }

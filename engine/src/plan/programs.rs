@@ -119,15 +119,23 @@ pub(super) fn find(
     })
 }
 
+/// Hides a passed value and its parts in messages that quote the program, as it may contain a secret. Existing paths are none.
+fn hide_passed(value: &str) {
+    let text = value.replace("\\n", "\n");
+    let is_end = |c: char| c.is_whitespace() || ['"', '\'', ',', ';', '='].contains(&c);
+    for part in text.split(is_end).chain(text.lines()).chain([value, value.trim()]) {
+        if !Path::new(part).exists() {
+            secrets::hide_in_answers(part);
+        }
+    }
+    secrets::split(value).1.hide_in_answers();
+}
+
 fn environment(settings: &External) -> Vec<(String, OsString)> {
     let passed = settings.pass_environment.iter();
     let passed = passed.filter_map(|name| {
         let value = std::env::var_os(name)?;
-        // Hidden in messages that quote the program, as it may be a secret; an existing path is none.
-        let text = value.to_string_lossy();
-        if !Path::new(&value).exists() {
-            text.lines().chain([&*text]).for_each(secrets::hide_in_answers);
-        }
+        hide_passed(&value.to_string_lossy());
         Some((name.clone(), value))
     });
     let given = settings.environment.iter().map(|(name, value)| (name.clone(), value.into()));
