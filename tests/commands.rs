@@ -137,6 +137,13 @@ fn init_names_types_as_users_write_them_and_refuses_parameters() {
         assert!(refused.contains("the input cannot be the address"), "{refused}");
         assert!(!refused.contains("secret-one") && !refused.contains("bob"), "{refused}");
     }
+    let typed = ["init", "https:/bob:secret-one@host/x.parquet", "--output", "c.yaml"];
+    let refused = workspace.longsift(&typed).expect(2).to_text();
+    assert!(refused.contains("one slash after `https:`"), "{refused}");
+    assert!(!refused.contains("secret-one"), "{refused}");
+    let set = ["plan", "pipeline.yaml", "--set", "output.path=s3:/bucket/out"];
+    let refused = workspace.longsift(&set).expect(2).stderr;
+    assert!(refused.contains("`path` has one slash after `s3:`"), "{refused}");
     for address in
         ["http://bob:secret-one@host/x.parquet", "https://host/x.jsonl?X-Amz-Signature=secret-one"]
     {

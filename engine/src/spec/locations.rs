@@ -172,6 +172,11 @@ pub(crate) fn check_names(root: &Node, problems: &mut Problems) {
             }
             continue;
         }
+        if let Some(scheme) = location::scheme_with_one_slash(text) {
+            let message = format!("`{key}` has one slash after `{}:`", scheme.name());
+            problems.error(node.span, message).hint(format!("an address begins with `{scheme}`"));
+            continue;
+        }
         if let Some(what) = unexpanded(text) {
             let message = format!("`{key}` is {}, but {what} is not expanded", quoted(text));
             problems.error(node.span, message).hint(format!(

@@ -57,7 +57,7 @@ pub(crate) fn problem(message: String) -> Diagnostic {
 pub fn detect(wanted: &StarterOptions) -> Result<(Starter, Option<Diagnostic>)> {
     let StarterOptions { inputs, column, output, tokenizer, model } = wanted;
     let input = input_path(inputs)?;
-    tokenizer.iter().chain(model).try_for_each(|address| refuse_secrets(address))?;
+    tokenizer.iter().chain(model).try_for_each(|address| check_address(address))?;
     let dataset = fetch::open_dataset(&input)?;
     if dataset.files.is_empty() {
         let hint =
@@ -101,8 +101,12 @@ pub fn detect(wanted: &StarterOptions) -> Result<(Starter, Option<Diagnostic>)> 
     Ok((starter, warning))
 }
 
-/// Refuses an address with secret parts, which would be written into the pipeline.
-fn refuse_secrets(address: &str) -> Result<()> {
+/// Refuses an address with one slash, and one with secret parts, which would be written into the pipeline.
+fn check_address(address: &str) -> Result<()> {
+    if let Some(scheme) = location::scheme_with_one_slash(address) {
+        let message = format!("an address has one slash after `{}:`", scheme.name());
+        return Err(problem(message).hint(format!("it begins with `{scheme}`")).into());
+    }
     if location::split(address).is_none() || secrets::split(address).1.is_empty() {
         return Ok(());
     }
@@ -138,7 +142,7 @@ fn input_path(inputs: &[PathBuf]) -> Result<String> {
             .hint("name files of this machine, or an address that `input.path` accepts")
             .into());
     }
-    texts.iter().try_for_each(|text| refuse_secrets(text))?;
+    texts.iter().try_for_each(|text| check_address(text))?;
     if let [input] = &texts[..] {
         return Ok(input.clone());
     }
@@ -148,7 +152,7 @@ fn input_path(inputs: &[PathBuf]) -> Result<String> {
         name.split_once('.').map_or(String::new(), |(_, ending)| format!(".{ending}"))
     };
     let glob = text(&folder.join(format!("*{}", ending(&inputs[0]))))?;
-    let matched = Dataset::open(Path::new(&glob))?;
+    let matched = fetch::open_dataset(&glob)?;
     let all: BTreeSet<PathBuf> =
         matched.files.iter().map(|file| matched.root.join(&file.path)).collect();
     let canonical = |path: &PathBuf| fs::canonicalize(path).unwrap_or_else(|_| path.clone());
