@@ -168,7 +168,14 @@ impl ChatTemplate {
                 return Some(0);
             }
             let before = rendered(&messages[..message]).ok()?;
-            reached = reached.max(common_prefix(&before, &text));
+            // The end of a conversation may begin like the next message, as `<|endoftext|>` and `<|assistant|>` do.
+            let alike = common_prefix(&before, &text);
+            let tokens = self.special_tokens.values().filter_map(Value::as_str);
+            let mut places = tokens
+                .filter(|token| !token.is_empty())
+                .flat_map(|token| before.match_indices(token));
+            let cut = places.find(|(at, token)| *at < alike && alike < at + token.len());
+            reached = reached.max(cut.map_or(alike, |(at, _)| at));
             Some(reached)
         });
         let starts = starts.collect();
@@ -286,6 +293,20 @@ mod tests {
         assert_eq!(found.text, pieces.concat());
         let first = pieces[0].len();
         assert_eq!(found.starts, [Some(0), Some(first), Some(first + pieces[1].len())]);
+    }
+
+    #[test]
+    fn the_end_of_a_conversation_is_not_part_of_the_next_message() {
+        let template = "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}\
+            {% if loop.last %}<|endoftext|>{% endif %}{% endfor %}";
+        let found = |eos: &str| {
+            let config = json!({"eos_token": eos, "chat_template": template});
+            let message = |role: &str| Message { role: role.into(), content: "a".into() };
+            let messages = [message("user"), message("assistant")];
+            ChatTemplate::open(folder(&config).path()).unwrap().render(&messages).unwrap().starts
+        };
+        assert_eq!(found("<|endoftext|>"), [Some(0), Some("<|user|>a".len())]);
+        assert_eq!(found("</s>"), [Some(0), Some("<|user|>a<|".len())]);
     }
 
     #[test]
