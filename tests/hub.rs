@@ -281,6 +281,42 @@ mod with_network {
     }
 
     #[test]
+    fn files_that_other_programs_did_not_fetch_are_downloaded() {
+        let hub = Hub::plain();
+        let snapshot = format!("hf/hub/models--demo--model/snapshots/{COMMIT}");
+        let with = |names: &[&str]| {
+            let workspace = pinned();
+            for name in names {
+                let bytes = fs::read(demo_model().join(name)).unwrap();
+                workspace.write(&format!("{snapshot}/{name}"), bytes);
+            }
+            workspace
+        };
+        let of_model = ["model.safetensors", "config.json"];
+        for names in [&of_model[..], &["model.safetensors", "config.json", "tokenizer.json"]] {
+            let workspace = with(names);
+            hub.run(&workspace, &["-q"]).success();
+            assert_eq!(workspace.results(), local().results(), "{names:?}");
+            let asked = hub.front.take_requests();
+            let asked = asked.iter().filter(|asked| asked.path.ends_with("tokenizer_config.json"));
+            assert_eq!(asked.count(), 1);
+            assert!(hub.store.take_requests().is_empty(), "the weights are there");
+        }
+        // Offline, the copy is used with a warning, unless it is known that the hub has no other file.
+        let workspace = with(&["model.safetensors", "config.json", "tokenizer.json"]);
+        let plan = ["plan", "pipeline.yaml", "--offline"];
+        let warning = "has no `tokenizer_config.json`, and it is not known whether the hub has one";
+        let says = hub.longsift(&workspace, &plan).success().stderr;
+        assert!(says.contains(warning), "{says}");
+        let known = format!("hf/hub/models--demo--model/.no_exist/{COMMIT}/tokenizer_config.json");
+        workspace.write(&known, "");
+        let says = hub.longsift(&workspace, &plan).success().stderr;
+        assert!(!says.contains(warning), "{says}");
+        hub.longsift(&workspace, &plan[..2]).success();
+        assert!(hub.front.take_requests().is_empty());
+    }
+
+    #[test]
     fn unavailable_files_are_reported_at_their_setting() {
         let hub = Hub::plain();
         let refused = |model: &str, more: &[&str]| {

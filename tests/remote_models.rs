@@ -169,6 +169,33 @@ mod with_stores {
     }
 
     #[test]
+    fn a_whole_checkpoint_beside_an_index_and_all_small_files_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        in_three_files(folder.path());
+        // The index is that of another checkpoint, and access to missing files is denied.
+        let path = |name: &str| folder.path().join(name);
+        for number in 1..=3 {
+            fs::write(path(&format!("model-0000{number}-of-00003.safetensors")), "older").unwrap();
+        }
+        fs::copy(demo_model().join("model.safetensors"), path("model.safetensors")).unwrap();
+        fs::write(path("added_tokens.json"), r#"{"<|other|>": 5}"#).unwrap();
+        let local = workspace(folder.path().to_str().unwrap());
+        let says = local.longsift(&RUN).success().stderr;
+        assert!(says.contains("`<|other|>`"), "{says}");
+        for number in 0..2 {
+            let store = Store::with_model(folder.path().to_owned(), |_, _, reply| {
+                if reply.status == 404 { Reply::status(403) } else { reply }
+            });
+            let workspace = workspace(&store.addresses()[number]);
+            let says = store.longsift(&workspace, &RUN).success().stderr;
+            assert!(says.contains("`<|other|>`"), "{says}");
+            assert_eq!(workspace.results(), local.results());
+            let again = store.longsift(&workspace, &RUN).success().summary();
+            assert_eq!(again["status"], "nothing_to_do");
+        }
+    }
+
+    #[test]
     fn files_without_layer_0_are_not_requested() {
         let folder = tempfile::tempdir().unwrap();
         in_three_files(folder.path());

@@ -120,14 +120,25 @@ impl Hub {
     }
 
     fn find_local(&self, model: &HubReference, commit: &str, wanted: FetchKind) -> Option<PathBuf> {
+        // Other programs fetch only the files that they use.
+        let missing = ["tokenizer.json", "tokenizer_config.json"]
+            .into_iter()
+            .find(|file| !self.home.knows(model, commit, file));
         let theirs = self.home.snapshot(model, commit);
+        let (complete, partial) = if missing.is_none() { (theirs, None) } else { (None, theirs) };
+        let partial = partial.filter(|_| self.is_offline());
         let ours = files::list_if_present(&self.repository(model)).unwrap_or_default();
         let ours = ours.into_iter().filter(|folder| {
             folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(commit))
         });
-        theirs
-            .into_iter()
-            .chain(ours.filter(|folder| is_as_fetched(folder)))
-            .find(|folder| wanted.is_present_in(folder))
+        let ours = ours.filter(|folder| is_as_fetched(folder));
+        let found = complete.into_iter().chain(ours).chain(partial.clone());
+        let found = found.into_iter().find(|folder| wanted.is_present_in(folder));
+        if let Some(file) = missing.filter(|_| found.is_some() && found == partial) {
+            tracing::warn!(
+                "the copy of `{model}` in the cache of the hub's libraries has no `{file}`, and it is not known whether the hub has one"
+            );
+        }
+        found
     }
 }

@@ -78,9 +78,8 @@ impl Hub {
         Ok(commit)
     }
 
-    #[cfg(feature = "cloud")]
     pub(crate) fn is_offline(&self) -> bool {
-        self.options.offline || self.home.offline
+        cfg!(not(feature = "cloud")) || self.options.offline || self.home.offline
     }
 
     pub(crate) fn repository(&self, model: &HubReference) -> PathBuf {

@@ -110,7 +110,10 @@ fn up_to_date_copy(
 }
 
 fn first_changed(now: &ModelSource, before: &Versions) -> Result<Option<String>, ModelProblem> {
-    for (file, version) in before {
+    // Files that exist first, because missing ones may be denied.
+    let (present, missing): (Vec<_>, Vec<_>) =
+        before.iter().partition(|(_, version)| version.is_some());
+    for (file, version) in present.into_iter().chain(missing) {
         if now.version(file)? != *version {
             return Ok(Some(file.clone()));
         }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use longsift_stages::model::{ModelProblem, SlicedFile};
 use serde::Serialize;
 
-use super::stores::{CONTENT, VERSIONS};
+use super::stores::{CONTENT, SMALL_FILES, VERSIONS};
 use crate::base::secrets::shown;
 use crate::base::text::{self, bytes};
 use crate::storage::atomic::{self, AtomicFile};
@@ -134,8 +134,11 @@ impl PartialFolder {
         for path in files::list_folder(&self.folder)? {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             if name != RECORD && name != VERSIONS {
-                digests.insert(name, files::digest(&path)?.sha256);
+                digests.insert(name, Some(files::digest(&path)?.sha256));
             }
+        }
+        for (name, _) in SMALL_FILES {
+            digests.entry(name.to_owned()).or_default();
         }
         self.write(CONTENT, &serde_json::to_vec_pretty(&digests).expect("plain data"))?;
         let folder = self.parent.join(name);

@@ -6,32 +6,35 @@ use longsift_stages::model::{ModelConfig, ModelProblem, RemoteWeights, SlicedFil
 
 use super::folder::{FetchedModel, PartialFolder};
 use super::source::ModelSource;
-use super::stores::FetchKind;
+use super::stores::{FetchKind, SMALL_FILES};
 use crate::base::text::bytes;
 use crate::storage::http::remaining::Sink;
 
+const WHOLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// Small files to fetch, each with its maximum bytes. The first is required.
-const SMALL_FILES: [(&str, u64); 4] = [
-    ("config.json", 16 << 20),
-    ("tokenizer.json", 1 << 30),
-    ("tokenizer_config.json", 64 << 20),
-    (INDEX, 256 << 20),
-];
+/// Maximum bytes of the index of a checkpoint in several files.
+const MAX_INDEX_BYTES: u64 = 256 << 20;
 
-/// Fetches small files, each with its maximum bytes, into `partial`. The first is required.
+/// Fetches all small files that exist into `partial`; one is required.
 fn fetch_small(
     source: &ModelSource,
     partial: &PartialFolder,
-    files: &[(&str, u64)],
+    required: &str,
 ) -> Result<(), ModelProblem> {
-    for (index, (name, max)) in files.iter().enumerate() {
-        match source.small(name, *max)? {
+    for (name, max_bytes) in SMALL_FILES {
+        match source.small(name, max_bytes)? {
             Some(content) => partial.write(name, &content)?,
-            None if index == 0 => return Err(source.missing_file(name)),
+            None if name == required => return Err(source.missing_file(name)),
             None => {}
         }
+    }
+    let denied = source.denied().join("`, `");
+    if !denied.is_empty() {
+        tracing::info!(
+            "access to `{denied}` of `{}` is denied, so they are treated as missing",
+            source.name
+        );
     }
     Ok(())
 }
@@ -44,9 +47,15 @@ pub(crate) fn fetch(
 ) -> Result<Option<FetchedModel>, Vec<ModelProblem>> {
     let one = |problem| vec![problem];
     if wanted == FetchKind::Tokenizer {
-        return fetch_small(source, partial, &SMALL_FILES[1..3]).map(|()| None).map_err(one);
+        return fetch_small(source, partial, "tokenizer.json").map(|()| None).map_err(one);
     }
-    fetch_small(source, partial, &SMALL_FILES).map_err(one)?;
+    fetch_small(source, partial, "config.json").map_err(one)?;
+    // A whole checkpoint takes precedence over an index, as in a local folder.
+    if !source.exists(WHOLE).map_err(one)?
+        && let Some(index) = source.small(INDEX, MAX_INDEX_BYTES).map_err(one)?
+    {
+        partial.write(INDEX, &index).map_err(one)?;
+    }
     let config = ModelConfig::read(partial.folder(), None)?;
     let weights: Rc<dyn RemoteWeights> = Rc::clone(source) as _;
     let recipe = slice(config, &weights)?;

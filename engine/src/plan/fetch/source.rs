@@ -1,7 +1,7 @@
 //! Remote folder of a model: files below one address of a web server, the hub or an object store, read by ranges.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use reqwest::Url;
 
 use super::stores::Versions;
 use crate::base::stop::Stop;
-use crate::storage::error::ErrorKind;
+use crate::storage::error::{ErrorKind, StorageError};
 use crate::storage::http::remaining::Sink;
 use crate::storage::http::{FIRST_BYTES, HttpClient, RemoteFile};
 use crate::storage::range_file::RangeFile;
@@ -43,6 +43,7 @@ pub(crate) struct ModelSource {
     local: Option<PathBuf>,
     opened: RefCell<BTreeMap<String, Rc<FolderFile>>>,
     seen: RefCell<Versions>,
+    denied: RefCell<BTreeSet<String>>,
     /// Bytes received from an object store.
     received: Cell<u64>,
 }
@@ -71,8 +72,8 @@ impl ModelSource {
         server: FolderServer,
         local: Option<PathBuf>,
     ) -> Self {
-        let (opened, seen) = (RefCell::default(), RefCell::default());
-        Self { name, hint, server, local, opened, seen, received: Cell::new(0) }
+        let (opened, seen, denied) = Default::default();
+        Self { name, hint, server, local, opened, seen, denied, received: Cell::new(0) }
     }
 
     fn url(&self, base: &Url, file: &str) -> Result<Url, ModelProblem> {
@@ -89,15 +90,34 @@ impl ModelSource {
         let location = match (self.local(file), &self.server) {
             (Some(path), _) => Location::Path(path),
             (None, FolderServer::Web(client, base)) => {
-                let opened = client.open(&self.url(base, file)?, FIRST_BYTES)?;
+                let opened = client.open(&self.url(base, file)?, FIRST_BYTES);
+                let opened = self.if_allowed(file, opened)?;
                 return Ok(opened.map(|opened| FolderFile::Web(Rc::clone(client), opened)));
             }
             (None, FolderServer::Bucket(_)) => Location::parse(&format!("{}/{file}", self.name)),
         };
-        match storage::open(&location) {
-            Ok(file) => Ok(Some(FolderFile::Ranges(file))),
+        let opened = match storage::open(&location) {
             Err(error) if error.kind == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error.into()),
+            opened => opened.map(Some),
+        };
+        Ok(self.if_allowed(file, opened)?.map(FolderFile::Ranges))
+    }
+
+    /// Treats a denied file as missing if another one was read: stores without the right to list deny files that do not exist.
+    fn if_allowed<T>(
+        &self,
+        file: &str,
+        found: Result<Option<T>, StorageError>,
+    ) -> Result<Option<T>, StorageError> {
+        match found {
+            Err(error)
+                if error.kind == ErrorKind::Denied
+                    && self.seen.borrow().values().any(Option::is_some) =>
+            {
+                self.denied.borrow_mut().insert(file.to_owned());
+                Ok(None)
+            }
+            found => found,
         }
     }
 
@@ -121,13 +141,18 @@ impl ModelSource {
         self.seen.borrow_mut().insert(file.to_owned(), version);
     }
 
+    pub(crate) fn exists(&self, file: &str) -> Result<bool, ModelProblem> {
+        Ok(self.open(file)?.is_some())
+    }
+
     /// Reads a whole file of at most `max` bytes; `None` if it does not exist.
     pub(crate) fn small(&self, file: &str, max: u64) -> Result<Option<Vec<u8>>, ModelProblem> {
         if let Some(path) = self.local(file) {
             return files::read_limited(&path, max).map(Some).map_err(Into::into);
         }
         if let FolderServer::Web(client, base) = &self.server {
-            let small = client.small(&self.url(base, file)?, max)?;
+            let small = client.small(&self.url(base, file)?, max);
+            let small = self.if_allowed(file, small)?;
             self.note(file, small.as_ref().map(|small| small.version.clone()));
             return Ok(small.map(|small| small.bytes));
         }
@@ -175,12 +200,20 @@ impl ModelSource {
     }
 
     pub(crate) fn version(&self, file: &str) -> Result<Option<String>, ModelProblem> {
-        match &self.server {
+        let version = match &self.server {
             FolderServer::Web(client, base) => {
-                Ok(client.open(&self.url(base, file)?, 1)?.map(|file| file.version))
+                let opened = client.open(&self.url(base, file)?, 1);
+                self.if_allowed(file, opened)?.map(|file| file.version)
             }
-            FolderServer::Bucket(_) => Ok(self.find(file)?.as_ref().map(FolderFile::version)),
-        }
+            FolderServer::Bucket(_) => self.find(file)?.as_ref().map(FolderFile::version),
+        };
+        self.note(file, version.clone());
+        Ok(version)
+    }
+
+    /// Returns the files to which access was denied, and which were treated as missing.
+    pub(crate) fn denied(&self) -> Vec<String> {
+        self.denied.borrow().iter().cloned().collect()
     }
 
     /// Returns the first seen version of each requested file.

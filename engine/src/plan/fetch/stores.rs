@@ -4,8 +4,8 @@
 //! <cache_folder>/stores/<address>/
 //!   lock                          one process fetches at a time
 //!   model, tokenizer              name of the last used folder
-//!   <versions>-<tensors>/         config.json, tokenizer.json, the slices of the weights, slice.json, versions.json, content.json
-//!   <versions>-tokenizer/         tokenizer.json, tokenizer_config.json, versions.json, content.json
+//!   <versions>-<tensors>/         the small files, the slices of the weights, slice.json, versions.json, content.json
+//!   <versions>-tokenizer/         the small files without weights, versions.json, content.json
 //! ```
 //!
 //! A folder of a store may change. A fetched folder is used as long as each of its files still has the recorded version
@@ -21,8 +21,19 @@ use crate::storage::files;
 use crate::storage::range_file::Stamp;
 
 pub(super) const VERSIONS: &str = "versions.json";
-/// SHA-256 of the files of a fetched folder that decide results, by name.
+/// SHA-256 of the files of a fetched folder that decide results, by name; `null` for [`SMALL_FILES`] that do not exist.
 pub(super) const CONTENT: &str = "content.json";
+
+/// Small files to fetch, each with its maximum bytes.
+pub(super) const SMALL_FILES: [(&str, u64); 7] = [
+    ("config.json", 16 << 20),
+    ("tokenizer.json", 1 << 30),
+    ("tokenizer_config.json", 64 << 20),
+    ("special_tokens_map.json", 64 << 20),
+    ("added_tokens.json", 64 << 20),
+    ("chat_template.jinja", 64 << 20),
+    ("adapter_config.json", 64 << 20),
+];
 
 /// Limit of a file that lists about twenty files.
 const MAX_TEXT_BYTES: u64 = 1 << 20;
@@ -69,15 +80,19 @@ pub(super) fn local_copy(parent: &Path, wanted: FetchKind) -> Option<(PathBuf, V
 pub(super) fn is_as_fetched(folder: &Path) -> bool {
     let path = folder.join(CONTENT);
     let recorded = files::read_limited(&path, MAX_TEXT_BYTES).ok();
-    let digests: Option<BTreeMap<String, String>> =
+    let digests: Option<BTreeMap<String, Option<String>>> =
         recorded.and_then(|json| serde_json::from_slice(&json).ok());
     let (Some(digests), Ok(Some(recorded))) = (digests, files::stamp(&path)) else { return false };
-    digests.iter().all(|(name, digest)| {
-        let path = folder.join(name);
-        let is_older = |stamp: Option<Stamp>| stamp.is_some_and(|stamp| stamp.is_before(&recorded));
-        files::stamp(&path).is_ok_and(is_older)
-            || files::digest(&path).is_ok_and(|found| found.sha256 == *digest)
-    })
+    let is_complete = SMALL_FILES.iter().all(|(name, _)| digests.contains_key(*name));
+    is_complete
+        && digests.iter().all(|(name, digest)| {
+            let path = folder.join(name);
+            let Some(digest) = digest else { return !path.exists() };
+            let is_older =
+                |stamp: Option<Stamp>| stamp.is_some_and(|stamp| stamp.is_before(&recorded));
+            files::stamp(&path).is_ok_and(is_older)
+                || files::digest(&path).is_ok_and(|found| found.sha256 == *digest)
+        })
 }
 
 pub(super) fn folder_name(address: &str) -> String {
@@ -89,6 +104,8 @@ pub(super) fn folder_name(address: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::storage::atomic;
 
@@ -104,9 +121,22 @@ mod tests {
     fn pointers_to_other_folders_are_ignored() {
         let parent = tempfile::tempdir().unwrap();
         files::create_folder(&parent.path().join("a-tokenizer")).unwrap();
-        for (name, content) in [("tokenizer.json", "{}"), (VERSIONS, "{}"), (CONTENT, "{}")] {
+        let write = |name: &str, content: &str| {
             let path = parent.path().join("a-tokenizer").join(name);
             atomic::write_atomic(&path, content.as_bytes()).unwrap();
+        };
+        let digest = text::sha256_hex(b"{}");
+        let absent: BTreeMap<&str, Option<&str>> =
+            SMALL_FILES.iter().map(|(name, _)| (*name, None)).collect();
+        let with = |digest| {
+            let mut content = absent.clone();
+            content.insert("tokenizer.json", Some(digest));
+            serde_json::to_string(&content).unwrap()
+        };
+        for (name, content) in
+            [("tokenizer.json", "{}"), (VERSIONS, "{}"), (CONTENT, &*with(&digest))]
+        {
+            write(name, content);
         }
         let is_found = |name: &str| {
             atomic::write_atomic(&parent.path().join("tokenizer"), name.as_bytes()).unwrap();
@@ -119,5 +149,8 @@ mod tests {
                 && !is_found("b-tokenizer")
         );
         assert!(!is_found("."));
+        // Folders of versions that fetched fewer files.
+        write(CONTENT, &json!({"tokenizer.json": digest}).to_string());
+        assert!(!is_found("a-tokenizer"));
     }
 }

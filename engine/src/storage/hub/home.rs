@@ -69,6 +69,15 @@ impl Home {
         let folder = self.cache.as_ref()?.join(model.folder_name()).join("snapshots").join(commit);
         folder.is_dir().then_some(folder)
     }
+
+    /// Whether the libraries' cache has a file of a commit, or records that the hub does not have it.
+    pub(crate) fn knows(&self, model: &HubReference, commit: &str, file: &str) -> bool {
+        let repository = self.cache.as_ref().map(|cache| cache.join(model.folder_name()));
+        repository.is_some_and(|repository| {
+            let has = |folder: &str| repository.join(folder).join(commit).join(file).exists();
+            has("snapshots") || has(".no_exist")
+        })
+    }
 }
 
 /// Returns the trimmed text of a small file; `None` if it is missing or empty.
