@@ -25,6 +25,8 @@ pub(crate) struct GroupReport {
     pub(crate) value: Option<String>,
     /// Whether it combines all groups that are not shown separately.
     pub(crate) others: bool,
+    #[serde(skip)]
+    is_only: bool,
     pub(crate) kept: Amount,
     pub(crate) not_selected: Amount,
     pub(crate) refused: Amount,
@@ -108,6 +110,7 @@ pub(super) fn build(
         groups.push(GroupReport {
             value: known.and_then(|known| known.value.clone()),
             others: known.is_none(),
+            is_only: shown.len() == 1,
             kept: of.outcomes[SampleOutcome::Kept as usize],
             not_selected: of.outcomes[SampleOutcome::Below as usize],
             refused: of.outcomes[SampleOutcome::Refused as usize],
@@ -161,8 +164,13 @@ fn samples(
 /// Maximum number of characters of a group's value on a page: values are arbitrary data and appear at every chart.
 const MAX_NAME_CHARACTERS: usize = 48;
 
-pub(super) fn name(value: Option<&str>, others: bool) -> String {
-    let without_value = if others { "all other groups" } else { "all" };
+/// Returns the name of a group. `is_only`: there is no other one.
+pub(super) fn name(value: Option<&str>, others: bool, is_only: bool) -> String {
+    let without_value = match (others, is_only) {
+        (true, _) => "all other groups",
+        (false, true) => "all",
+        (false, false) => "(null)",
+    };
     value.map_or_else(|| without_value.to_owned(), short)
 }
 
@@ -182,7 +190,7 @@ impl GroupReport {
     }
 
     pub(super) fn name(&self) -> String {
-        name(self.value.as_deref(), self.others)
+        name(self.value.as_deref(), self.others, self.is_only)
     }
 }
 

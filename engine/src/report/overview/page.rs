@@ -294,7 +294,7 @@ impl Overview {
         let row = |of: &GroupDrift| {
             let max = of.shifts.iter().max_by(|one, other| one.1.abs().total_cmp(&other.1.abs()));
             vec![
-                groups::name(of.value.as_deref(), false),
+                groups::name(of.value.as_deref(), false, drift.len() == 1),
                 count(of.count),
                 percent(of.kept_fraction),
                 percent(of.calibrated_kept_fraction),

@@ -160,7 +160,7 @@ pub(super) fn section(all: &[GuardRejection], samples: &str) -> Option<Section> 
         let words = guard.in_words(samples);
         blocks.push(Block::Note(format!("Warning: guard {words} ({}).", guard.setting)));
     }
-    let name = |group: &GroupRejections| groups::name(group.value.as_deref(), group.others);
+    let name = |group: &GroupRejections| groups::name(group.value.as_deref(), group.others, false);
     let row = |guard: String, group: String, rejected: u64, all: u64| {
         vec![guard, group, count(rejected), count(all), share(rejected, all)]
     };
