@@ -69,7 +69,7 @@ fn a_table_format_is_named_and_refused() {
             let pipeline = pipeline().to_string().replace("path: input", &format!("path: {path}"));
             workspace.write("pipeline.yaml", pipeline);
             let refused = workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(2);
-            let is_told = refused.stderr.contains(&format!("is a {name} table"));
+            let is_told = refused.stderr.contains(&format!(" {name} table: its files"));
             assert!(is_told && refused.stderr.contains("export the version"), "{}", refused.stderr);
         }
         let glob =
@@ -78,6 +78,12 @@ fn a_table_format_is_named_and_refused() {
         let answer = workspace.longsift(&["run", "pipeline.yaml", "-q"]).success();
         assert!(answer.stderr.contains("whose log is not read"), "{}", answer.stderr);
     }
+    let workspace = workspace();
+    document(&workspace, "input/2026/en/a.parquet");
+    workspace.write("input/2026/en/.hoodie_partition_metadata", "");
+    workspace.write("pipeline.yaml", pipeline().to_string());
+    let refused = workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(2).stderr;
+    assert!(refused.contains("`input/2026/en` is a Hudi table"), "{refused}");
 }
 
 #[test]

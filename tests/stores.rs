@@ -103,7 +103,11 @@ mod with_stores {
             bucket.put("in/data/day=1/a.parquet", bytes);
             let answer = run(&workspace(&format!("s3://bucket/in/{at}")), &bucket, &["-q"]);
             let answer = answer.expect(code);
-            assert!(answer.stderr.contains("`s3://bucket/in` is a"), "{at}: {}", answer.stderr);
+            assert!(
+                answer.stderr.contains("`s3://bucket/in` is an Iceberg table"),
+                "{at}: {}",
+                answer.stderr
+            );
         }
     }
 

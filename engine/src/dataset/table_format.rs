@@ -5,34 +5,33 @@ use std::path::Path;
 use super::problem::DataProblem;
 use crate::storage::files;
 
-/// Marker folder, suffix of a file in it, name of the table format, and a command that exports one version.
+/// Marker folder, part of the name of a file in it, name of the table format, and a command that exports one version.
 const TABLES: [(&str, &str, &str, &str); 5] = [
     (
         "_delta_log",
         "",
-        "Delta table",
+        "a Delta table",
         "duckdb -c \"install delta; load delta; copy (from delta_scan('TABLE')) to 'export.parquet'\"",
     ),
-    (
-        ".hoodie",
-        "",
-        "Hudi table",
-        "spark.read.format('hudi').load('TABLE').write.parquet('export')",
-    ),
+    (HUDI, "", "a Hudi table", "spark.read.format('hudi').load('TABLE').write.parquet('export')"),
     (
         "metadata",
         ".metadata.json",
-        "Iceberg table",
+        "an Iceberg table",
         "duckdb -c \"install iceberg; load iceberg; copy (from iceberg_scan('TABLE')) to 'export.parquet'\"",
     ),
     (
         "_versions",
         ".manifest",
-        "Lance table",
+        "a Lance table",
         "lance.dataset('TABLE').to_table() and pyarrow's write_table",
     ),
-    ("schema", "schema-0", "Paimon table", "the engine that wrote it"),
+    ("schema", "schema-0", "a Paimon table", "the engine that wrote it"),
 ];
+
+const HUDI: &str = ".hoodie";
+/// File in each partition of a Hudi table, whose folders have any names.
+const HUDI_PARTITION: &str = ".hoodie_partition_metadata";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TableFolder {
@@ -49,10 +48,12 @@ impl TableFolder {
     ) -> Option<Self> {
         names.into_iter().find_map(|name| {
             let parts: Vec<&str> = name.split('/').collect();
-            (0..parts.len().saturating_sub(1)).find_map(|index| {
-                let found = TABLES
-                    .iter()
-                    .find(|(mark, ending, ..)| parts[index] == *mark && name.ends_with(ending))?;
+            (0..parts.len()).find_map(|index| {
+                let is_marked = |(mark, part, ..): &&(&str, &str, &str, &str)| {
+                    parts[index] == *mark && index + 1 < parts.len() && name.contains(part)
+                        || parts[index] == HUDI_PARTITION && *mark == HUDI
+                };
+                let found = TABLES.iter().find(is_marked)?;
                 let below = parts[..index].iter().fold(folder.to_owned(), |folder, part| {
                     format!("{}/{part}", folder.trim_end_matches('/'))
                 });
@@ -62,16 +63,19 @@ impl TableFolder {
     }
 
     fn detect(folder: &Path) -> Option<Self> {
-        let is_marked = |(mark, ending, ..): &&(&str, &str, &str, &str)| {
-            let mark = folder.join(mark);
-            if !files::is_folder(&mark).unwrap_or(false) {
-                return false;
-            }
-            let names = files::list_folder(&mark).unwrap_or_default();
-            ending.is_empty()
-                || names.iter().any(|name| name.as_os_str().to_string_lossy().ends_with(ending))
+        let has = |folder: &Path, part: &str| {
+            let names = files::list_if_present(folder).unwrap_or_default();
+            let mut names = names.iter().filter_map(|path| path.file_name()?.to_str());
+            names.any(|name| name.contains(part))
         };
-        let found = TABLES.iter().find(is_marked)?;
+        let is_marked = |(mark, part, ..): &(&str, &str, &str, &str)| {
+            let mark = folder.join(mark);
+            files::is_folder(&mark).unwrap_or(false) && (part.is_empty() || has(&mark, part))
+        };
+        let is_partition = folder.join(HUDI_PARTITION).is_file();
+        let mut tables = TABLES.iter();
+        let found = tables.find(|of| is_marked(of) || is_partition && of.0 == HUDI)?;
+        let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
         Some(Self { folder: folder.display().to_string(), format: found.2, export: found.3 })
     }
 
@@ -104,7 +108,7 @@ impl TableFolder {
     pub(super) fn refusal(&self) -> DataProblem {
         let Self { folder, format, export } = self;
         DataProblem::settings(format!(
-            "`{folder}` is a {format}: its files also contain deleted and replaced rows, and longsift does not read its log"
+            "`{folder}` is {format}: its files also contain deleted and replaced rows, and longsift does not read its log"
         ))
         .with_hint(format!(
             "export the version that you want and use the export as input, for example: {}",
@@ -115,7 +119,7 @@ impl TableFolder {
     pub(super) fn note(&self) -> String {
         let Self { folder, format, .. } = self;
         format!(
-            "`{folder}` is a {format}, whose log is not read: its removed and replaced files are read as well"
+            "`{folder}` is {format}, whose log is not read: its removed and replaced files are read as well"
         )
     }
 }
@@ -131,10 +135,18 @@ mod tests {
                 .map(|table| (table.folder, table.format))
         };
         let found = |folder: &str, format| Some((folder.to_owned(), format));
-        assert_eq!(table(&["a.parquet", "_delta_log/0.json"]), found("s3://b/in", "Delta table"));
-        assert_eq!(table(&["x/y/.hoodie/hoodie.properties"]), found("s3://b/in/x/y", "Hudi table"));
-        assert_eq!(table(&["t/metadata/v1.metadata.json"]), found("s3://b/in/t", "Iceberg table"));
-        assert_eq!(table(&["t/schema/schema-0", "t/a"]), found("s3://b/in/t", "Paimon table"));
+        assert_eq!(table(&["a.parquet", "_delta_log/0.json"]), found("s3://b/in", "a Delta table"));
+        assert_eq!(
+            table(&["x/y/.hoodie/hoodie.properties"]),
+            found("s3://b/in/x/y", "a Hudi table")
+        );
+        assert_eq!(
+            table(&["t/metadata/v1.metadata.json"]),
+            found("s3://b/in/t", "an Iceberg table")
+        );
+        assert_eq!(table(&["t/schema/schema-0", "t/a"]), found("s3://b/in/t", "a Paimon table"));
+        let partition = ["en/a.parquet", "en/.hoodie_partition_metadata"];
+        assert_eq!(table(&partition), found("s3://b/in/en", "a Hudi table"));
         assert_eq!(table(&["metadata/notes.json", "a.parquet", "_delta_log"]), None);
     }
 }
