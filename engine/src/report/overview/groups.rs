@@ -164,7 +164,7 @@ fn samples(
 /// Maximum number of characters of a group's value on a page: values are arbitrary data and appear at every chart.
 const MAX_NAME_CHARACTERS: usize = 48;
 
-/// Returns the name of a group. `is_only`: there is no other one.
+/// Returns the name of a group. `is_only`: whether it has all samples.
 pub(super) fn name(value: Option<&str>, others: bool, is_only: bool) -> String {
     let without_value = match (others, is_only) {
         (true, _) => "all other groups",
