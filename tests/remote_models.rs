@@ -192,6 +192,46 @@ mod with_stores {
             assert_eq!(workspace.results(), local.results());
             let again = store.longsift(&workspace, &RUN).success().summary();
             assert_eq!(again["status"], "nothing_to_do");
+            // Without the right to read a file that decides scores.
+            for name in ["tokenizer_config.json", "model.safetensors"] {
+                let store =
+                    Store::with_model(folder.path().to_owned(), move |_, request, reply| {
+                        let is_denied = request.path.ends_with(&format!("/{name}"));
+                        let is_index = request.path.ends_with("index.json");
+                        if is_denied || is_index { Reply::status(403) } else { reply }
+                    });
+                let workspace = super::workspace(&store.addresses()[number]);
+                let refused = store.plan(&workspace).expect(2).stderr;
+                assert!(refused.contains(name) || refused.contains("index.json"), "{refused}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_tokenizer_of_a_folder_that_cannot_be_listed_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokenizer.json");
+        fs::copy(demo_model().join("tokenizer.json"), path).unwrap();
+        for number in 0..2 {
+            let store = Store::with_model(folder.path().to_owned(), |_, _, reply| {
+                if reply.status == 404 { Reply::status(403) } else { reply }
+            });
+            let workspace = Workspace::new();
+            workspace.link("input", &repository().join("datasets/demo/corpus.parquet"));
+            let pipeline = Pipeline::text(demo_model().to_str().unwrap(), 256).to_string();
+            let tokenizer =
+                format!("stage: tokenize, tokenizer: '{}', ", store.addresses()[number]);
+            workspace.write("pipeline.yaml", pipeline.replace("stage: tokenize, ", &tokenizer));
+            let refused = store.plan(&workspace).expect(2).stderr;
+            assert!(refused.contains("tokenizer_config.json"), "{refused}");
+            fs::copy(
+                demo_model().join("tokenizer_config.json"),
+                folder.path().join("tokenizer_config.json"),
+            )
+            .unwrap();
+            store.plan(&workspace).success();
+            store.plan(&workspace).success();
+            fs::remove_file(folder.path().join("tokenizer_config.json")).unwrap();
         }
     }
 

@@ -313,7 +313,7 @@ fn select_names(
         let readable = "Parquet, Arrow, JSON Lines and TSV are supported, the last two also compressed with gzip or Zstandard";
         let problem = DataProblem::settings(message);
         return Err(vec![problem.with_hint(format!(
-            "{readable}; plain `.json` files are read only if a glob matches them"
+            "{readable}; plain `.json` files, and Parquet files without an extension, are read only if a glob matches them"
         ))]);
     }
     Ok((files, Some(message)))

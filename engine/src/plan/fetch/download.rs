@@ -47,7 +47,7 @@ impl Hub {
             FolderServer::Web(Rc::new(client), files_of(&endpoint, &model.at_commit(revision)));
         let hint = "check the owner, the name and the revision; is it a model?";
         let local = self.home.snapshot(model, revision);
-        Ok(ModelSource::new(model.to_string(), hint, server, local))
+        Ok(ModelSource::new(model.to_string(), hint, server, false, local))
     }
 }
 
@@ -96,7 +96,7 @@ impl RemoteModels {
             FolderServer::Bucket(self.stop.clone())
         };
         let hint = "use the folder with `config.json`, `tokenizer.json` and the safetensors files";
-        Ok(ModelSource::new(address.to_owned(), hint, server, None))
+        Ok(ModelSource::new(address.to_owned(), hint, server, true, None))
     }
 }
 
@@ -110,12 +110,11 @@ fn up_to_date_copy(
 }
 
 fn first_changed(now: &ModelSource, before: &Versions) -> Result<Option<String>, ModelProblem> {
-    // Files that exist first, because missing ones may be denied.
-    let (present, missing): (Vec<_>, Vec<_>) =
-        before.iter().partition(|(_, version)| version.is_some());
-    for (file, version) in present.into_iter().chain(missing) {
-        if now.version(file)? != *version {
-            return Ok(Some(file.clone()));
+    for (file, version) in before {
+        match now.version(file) {
+            Err(_) if version.is_none() && now.counts_as_missing(file) => {}
+            found if found.as_ref().is_ok_and(|found| found == version) => {}
+            found => return found.map(|_| Some(file.clone())),
         }
     }
     Ok(None)

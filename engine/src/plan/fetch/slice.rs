@@ -6,12 +6,11 @@ use longsift_stages::model::{ModelConfig, ModelProblem, RemoteWeights, SlicedFil
 
 use super::folder::{FetchedModel, PartialFolder};
 use super::source::ModelSource;
-use super::stores::{FetchKind, SMALL_FILES};
+use super::stores::{FetchKind, INDEX, SMALL_FILES};
 use crate::base::text::bytes;
 use crate::storage::http::remaining::Sink;
 
 const WHOLE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
 
 /// Maximum bytes of the index of a checkpoint in several files.
 const MAX_INDEX_BYTES: u64 = 256 << 20;
@@ -23,18 +22,19 @@ fn fetch_small(
     required: &str,
 ) -> Result<(), ModelProblem> {
     for (name, max_bytes) in SMALL_FILES {
-        match source.small(name, max_bytes)? {
-            Some(content) => partial.write(name, &content)?,
-            None if name == required => return Err(source.missing_file(name)),
-            None => {}
+        match source.small(name, max_bytes) {
+            Err(_) if name != required && source.counts_as_missing(name) => {
+                let source = &source.name;
+                tracing::warn!(
+                    "access to `{source}/{name}` is denied, so it is treated as missing"
+                );
+            }
+            found => match found? {
+                Some(content) => partial.write(name, &content)?,
+                None if name == required => return Err(source.missing_file(name)),
+                None => {}
+            },
         }
-    }
-    let denied = source.denied().join("`, `");
-    if !denied.is_empty() {
-        tracing::info!(
-            "access to `{denied}` of `{}` is denied, so they are treated as missing",
-            source.name
-        );
     }
     Ok(())
 }
@@ -51,10 +51,15 @@ pub(crate) fn fetch(
     }
     fetch_small(source, partial, "config.json").map_err(one)?;
     // A whole checkpoint takes precedence over an index, as in a local folder.
-    if !source.exists(WHOLE).map_err(one)?
-        && let Some(index) = source.small(INDEX, MAX_INDEX_BYTES).map_err(one)?
-    {
-        partial.write(INDEX, &index).map_err(one)?;
+    let whole = source.exists(WHOLE);
+    let index = match &whole {
+        Err(_) if source.counts_as_missing(WHOLE) => source.small(INDEX, MAX_INDEX_BYTES),
+        Ok(false) => source.small(INDEX, MAX_INDEX_BYTES),
+        _ => Ok(None),
+    };
+    match index.map_err(one)? {
+        Some(index) => partial.write(INDEX, &index).map_err(one)?,
+        None => drop(whole.map_err(one)?),
     }
     let config = ModelConfig::read(partial.folder(), None)?;
     let weights: Rc<dyn RemoteWeights> = Rc::clone(source) as _;

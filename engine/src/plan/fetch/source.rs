@@ -10,7 +10,7 @@ use longsift_stages::contract::Location;
 use longsift_stages::model::{ModelProblem, RemoteWeights};
 use reqwest::Url;
 
-use super::stores::Versions;
+use super::stores::{INDEX, Versions};
 use crate::base::stop::Stop;
 use crate::storage::error::{ErrorKind, StorageError};
 use crate::storage::http::remaining::Sink;
@@ -39,6 +39,8 @@ pub(crate) struct ModelSource {
     /// How to name a folder with the required files.
     pub(crate) hint: &'static str,
     server: FolderServer,
+    /// Whether it is a folder of a store or a web server, and not of the hub.
+    is_store: bool,
     /// Local folder. Files that exist in it are not requested.
     local: Option<PathBuf>,
     opened: RefCell<BTreeMap<String, Rc<FolderFile>>>,
@@ -70,10 +72,11 @@ impl ModelSource {
         name: String,
         hint: &'static str,
         server: FolderServer,
+        is_store: bool,
         local: Option<PathBuf>,
     ) -> Self {
         let (opened, seen, denied) = Default::default();
-        Self { name, hint, server, local, opened, seen, denied, received: Cell::new(0) }
+        Self { name, hint, server, is_store, local, opened, seen, denied, received: Cell::new(0) }
     }
 
     fn url(&self, base: &Url, file: &str) -> Result<Url, ModelProblem> {
@@ -91,7 +94,7 @@ impl ModelSource {
             (Some(path), _) => Location::Path(path),
             (None, FolderServer::Web(client, base)) => {
                 let opened = client.open(&self.url(base, file)?, FIRST_BYTES);
-                let opened = self.if_allowed(file, opened)?;
+                let opened = self.noted(file, opened)?;
                 return Ok(opened.map(|opened| FolderFile::Web(Rc::clone(client), opened)));
             }
             (None, FolderServer::Bucket(_)) => Location::parse(&format!("{}/{file}", self.name)),
@@ -100,25 +103,27 @@ impl ModelSource {
             Err(error) if error.kind == ErrorKind::NotFound => Ok(None),
             opened => opened.map(Some),
         };
-        Ok(self.if_allowed(file, opened)?.map(FolderFile::Ranges))
+        Ok(self.noted(file, opened)?.map(FolderFile::Ranges))
     }
 
-    /// Treats a denied file as missing if another one was read: stores without the right to list deny files that do not exist.
-    fn if_allowed<T>(
-        &self,
-        file: &str,
-        found: Result<Option<T>, StorageError>,
-    ) -> Result<Option<T>, StorageError> {
-        match found {
-            Err(error)
-                if error.kind == ErrorKind::Denied
-                    && self.seen.borrow().values().any(Option::is_some) =>
-            {
-                self.denied.borrow_mut().insert(file.to_owned());
-                Ok(None)
-            }
-            found => found,
+    /// Remembers a file whose access is denied.
+    fn noted<T>(&self, file: &str, found: Result<T, StorageError>) -> Result<T, StorageError> {
+        if found.as_ref().is_err_and(|error| error.kind == ErrorKind::Denied) {
+            self.denied.borrow_mut().insert(file.to_owned());
         }
+        found
+    }
+
+    /// Whether access to a file was denied which may be missing, and which decides no score: stores without the right to list
+    /// deny files that do not exist. Counts the file as missing.
+    pub(crate) fn counts_as_missing(&self, file: &str) -> bool {
+        let counts = self.is_store
+            && self.denied.borrow().contains(file)
+            && !["tokenizer.json", "tokenizer_config.json", INDEX].contains(&file);
+        if counts {
+            self.note(file, None);
+        }
+        counts
     }
 
     fn open(&self, file: &str) -> Result<Option<Rc<FolderFile>>, ModelProblem> {
@@ -152,7 +157,7 @@ impl ModelSource {
         }
         if let FolderServer::Web(client, base) = &self.server {
             let small = client.small(&self.url(base, file)?, max);
-            let small = self.if_allowed(file, small)?;
+            let small = self.noted(file, small)?;
             self.note(file, small.as_ref().map(|small| small.version.clone()));
             return Ok(small.map(|small| small.bytes));
         }
@@ -200,20 +205,13 @@ impl ModelSource {
     }
 
     pub(crate) fn version(&self, file: &str) -> Result<Option<String>, ModelProblem> {
-        let version = match &self.server {
+        match &self.server {
             FolderServer::Web(client, base) => {
                 let opened = client.open(&self.url(base, file)?, 1);
-                self.if_allowed(file, opened)?.map(|file| file.version)
+                Ok(self.noted(file, opened)?.map(|file| file.version))
             }
-            FolderServer::Bucket(_) => self.find(file)?.as_ref().map(FolderFile::version),
-        };
-        self.note(file, version.clone());
-        Ok(version)
-    }
-
-    /// Returns the files to which access was denied, and which were treated as missing.
-    pub(crate) fn denied(&self) -> Vec<String> {
-        self.denied.borrow().iter().cloned().collect()
+            FolderServer::Bucket(_) => Ok(self.find(file)?.as_ref().map(FolderFile::version)),
+        }
     }
 
     /// Returns the first seen version of each requested file.

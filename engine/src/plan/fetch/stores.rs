@@ -24,6 +24,9 @@ pub(super) const VERSIONS: &str = "versions.json";
 /// SHA-256 of the files of a fetched folder that decide results, by name; `null` for [`SMALL_FILES`] that do not exist.
 pub(super) const CONTENT: &str = "content.json";
 
+#[cfg(feature = "cloud")]
+pub(super) const INDEX: &str = "model.safetensors.index.json";
+
 /// Small files to fetch, each with its maximum bytes.
 pub(super) const SMALL_FILES: [(&str, u64); 7] = [
     ("config.json", 16 << 20),
