@@ -185,7 +185,8 @@ fn answers() {
         if poisoned {
             fail(mode, &mut stdout);
         }
-        if asked > 0 && mode == "answers-once" {
+        let is_last = asked > 0 && mode == "answers-once";
+        if is_last || !rows.is_empty() && mode == "answers-nothing" {
             exit(1);
         }
         asked += u32::from(!rows.is_empty());
