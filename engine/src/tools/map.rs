@@ -289,7 +289,7 @@ impl DocumentBlocks {
                 before.1 = format!("{} + {role}", before.1);
                 notes.push(format!(
                     "message {index} shares a block with the previous one: the chat template cannot render the preceding messages \
-                     alone"
+                     alone, or renders them in another way"
                 ));
             }
         }

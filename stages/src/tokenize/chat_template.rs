@@ -48,12 +48,15 @@ pub struct ChatTemplate {
 pub struct RenderedConversation {
     pub text: String,
     /// `[messages]`: byte at which each message begins, ascending and on character boundaries; 0 for the first. Text
-    /// that the template writes around a message belongs to it. `None` if the template cannot render the conversation
-    /// up to this message alone, so that the start of the message is unknown.
+    /// that the template writes around a message belongs to it. `None` if the start is unknown: the template cannot render the
+    /// conversation up to this message alone, or renders it in another way.
     pub starts: Vec<Option<usize>>,
     /// Special tokens that the template uses and the files do not name. Classes of transformers have defaults for some.
     pub unnamed_tokens: Vec<String>,
 }
+
+/// Character of no template.
+const MARK: char = '\u{e000}';
 
 impl ChatTemplate {
     /// Reads the template of a tokenizer: `chat_template.jinja` in its folder, or the one in `tokenizer_config.json`;
@@ -162,20 +165,40 @@ impl ChatTemplate {
             })
         };
         let text = rendered(messages).map_err(wrong)?;
+        // Where the conversation with a changed content first differs.
+        let differs = |message: usize, change: &dyn Fn(&str) -> String| {
+            let mut changed = messages.to_vec();
+            changed[message].content = change(&changed[message].content);
+            let at = common_prefix(&rendered(&changed).ok()?, &text);
+            (at < text.len()).then_some(at)
+        };
         let mut reached = 0;
         let starts = (0..messages.len()).map(|message| {
             if message == 0 {
                 return Some(0);
             }
-            let before = rendered(&messages[..message]).ok()?;
-            // The end of a conversation may begin like the next message, as `<|endoftext|>` and `<|assistant|>` do.
-            let alike = common_prefix(&before, &text);
-            let tokens = self.special_tokens.values().filter_map(Value::as_str);
-            let mut places = tokens
-                .filter(|token| !token.is_empty())
-                .flat_map(|token| before.match_indices(token));
-            let cut = places.find(|(at, token)| *at < alike && alike < at + token.len());
-            reached = reached.max(cut.map_or(alike, |(at, _)| at));
+            let ended = differs(message - 1, &|content| format!("{content}{MARK}"));
+            let begins =
+                |at| begins_message(&text, at, &messages[message].role, &self.special_tokens);
+            let alike = rendered(&messages[..message]).ok().map(|before| {
+                // The end of a conversation may begin like the next message, as `<|endoftext|>` and `<|assistant|>` do, or like
+                // the end of a message before others.
+                let alike = common_prefix(&before, &text);
+                let tokens = self.special_tokens.values().filter_map(Value::as_str);
+                let mut places = tokens
+                    .filter(|token| !token.is_empty())
+                    .flat_map(|token| before.match_indices(token));
+                let cut = places.find(|(at, token)| *at < alike && alike < at + token.len());
+                cut.map(|(at, _)| at).filter(|at| begins(*at)).unwrap_or(alike)
+            });
+            // Some templates write the last answer in another way, as with an empty thought before it.
+            let start = alike.filter(|at| *at >= ended.unwrap_or(0)).or_else(|| {
+                let (ended, content) =
+                    (ended?, differs(message, &|content| format!("{MARK}{content}"))?);
+                let mut places = text.get(ended..content)?.match_indices('<');
+                places.find_map(|(at, _)| Some(ended + at).filter(|at| begins(*at)))
+            })?;
+            reached = reached.max(start);
             Some(reached)
         });
         let starts = starts.collect();
@@ -184,6 +207,15 @@ impl ChatTemplate {
         unnamed.sort_unstable();
         Ok(RenderedConversation { text, starts, unnamed_tokens: unnamed })
     }
+}
+
+/// Whether the token at a byte of a conversation begins a message: it names the role, or begins the conversation after the BOS.
+fn begins_message(text: &str, at: usize, role: &str, special: &Map<String, Value>) -> bool {
+    let Some(end) = text[at..].find('>') else { return false };
+    let token = &text[at..=at + end];
+    let bos = special.get("bos_token").and_then(Value::as_str).unwrap_or_default();
+    let first = text.strip_prefix(bos).unwrap_or(text);
+    !role.is_empty() && token.contains(role) || first.starts_with(token)
 }
 
 /// Whether a value can be iterated in Jinja: none cannot, and an undefined value can.
@@ -307,6 +339,27 @@ mod tests {
         };
         assert_eq!(found("<|endoftext|>"), [Some(0), Some("<|user|>a".len())]);
         assert_eq!(found("</s>"), [Some(0), Some("<|user|>a<|".len())]);
+        let template = "{% for message in messages %}<|start|>{{ message.role }}<|message|>{{ message.content }}\
+            {% if loop.last %}<|return|>{% else %}<|end|>{% endif %}{% endfor %}";
+        let config = json!({"eos_token": "<|return|>", "chat_template": template});
+        let message = |role: &str| Message { role: role.into(), content: "a".into() };
+        let messages = [message("user"), message("assistant")];
+        let found = ChatTemplate::open(folder(&config).path()).unwrap().render(&messages).unwrap();
+        assert_eq!(found.starts, [Some(0), Some("<|start|>user<|message|>a<|".len())]);
+    }
+
+    #[test]
+    fn messages_may_be_written_in_another_way_at_the_end() {
+        let template = "{% for message in messages %}<|im_start|>{{ message.role }}\n\
+            {% if loop.last and message.role == 'assistant' %}<think></think>{% endif %}\
+            {{ message.content }}<|im_end|>\n{% endfor %}";
+        let messages = [("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")];
+        let found = rendered(template, &messages).unwrap();
+        let starts = found.text.match_indices("<|im_start|>").map(|(at, _)| Some(at));
+        assert_eq!(found.starts, starts.collect::<Vec<_>>());
+        let template = template.replace("<|im_start|>", "[").replace("<|im_end|>", "]");
+        let found = rendered(&template, &messages).unwrap();
+        assert_eq!(found.starts[2], None, "{}", found.text);
     }
 
     #[test]
