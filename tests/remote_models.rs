@@ -192,6 +192,16 @@ mod with_stores {
             assert_eq!(workspace.results(), local.results());
             let again = store.longsift(&workspace, &RUN).success().summary();
             assert_eq!(again["status"], "nothing_to_do");
+            // A web server that sends a page for files that do not exist.
+            if number == 1 {
+                let store = Store::with_model(folder.path().to_owned(), |_, _, reply| {
+                    if reply.status == 404 { Reply::whole(b"<!DOCTYPE html> none") } else { reply }
+                });
+                let other = super::workspace(&store.addresses()[number]);
+                let says = store.longsift(&other, &RUN).success().stderr;
+                assert!(says.contains("chat_template.jinja` is an HTML page"), "{says}");
+                assert_eq!(other.results(), local.results());
+            }
             // Without the right to read a file that decides scores.
             for name in ["tokenizer_config.json", "model.safetensors"] {
                 let store =

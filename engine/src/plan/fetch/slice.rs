@@ -30,6 +30,12 @@ fn fetch_small(
                 );
             }
             found => match found? {
+                Some(content) if source.is_page(name, &content) => {
+                    let source = &source.name;
+                    tracing::warn!(
+                        "`{source}/{name}` is an HTML page, so it is treated as missing"
+                    );
+                }
                 Some(content) => partial.write(name, &content)?,
                 None if name == required => return Err(source.missing_file(name)),
                 None => {}

@@ -117,13 +117,23 @@ impl ModelSource {
     /// Whether access to a file was denied which may be missing, and which decides no score: stores without the right to list
     /// deny files that do not exist. Counts the file as missing.
     pub(crate) fn counts_as_missing(&self, file: &str) -> bool {
-        let counts = self.is_store
-            && self.denied.borrow().contains(file)
-            && !["tokenizer.json", "tokenizer_config.json", INDEX].contains(&file);
+        let counts = self.may_be_missing(file) && self.denied.borrow().contains(file);
         if counts {
             self.note(file, None);
         }
         counts
+    }
+
+    fn may_be_missing(&self, file: &str) -> bool {
+        self.is_store && !["tokenizer.json", "tokenizer_config.json", INDEX].contains(&file)
+    }
+
+    /// Whether the content of a file that may be missing is the page that some web servers send instead of an error.
+    pub(crate) fn is_page(&self, file: &str, content: &[u8]) -> bool {
+        let start = content.trim_ascii_start().to_ascii_lowercase();
+        let is_html =
+            ["<!doctype html", "<html"].iter().any(|mark| start.starts_with(mark.as_bytes()));
+        self.may_be_missing(file) && is_html
     }
 
     fn open(&self, file: &str) -> Result<Option<Rc<FolderFile>>, ModelProblem> {
