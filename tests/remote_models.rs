@@ -195,7 +195,11 @@ mod with_stores {
             // A web server that sends a page for files that do not exist.
             if number == 1 {
                 let store = Store::with_model(folder.path().to_owned(), |_, _, reply| {
-                    if reply.status == 404 { Reply::whole(b"<!DOCTYPE html> none") } else { reply }
+                    if reply.status == 404 {
+                        Reply::whole(b"<!DOCTYPE html> none").with_header("ETag", "\"page\"")
+                    } else {
+                        reply
+                    }
                 });
                 let other = super::workspace(&store.addresses()[number]);
                 let says = store.longsift(&other, &RUN).success().stderr;
