@@ -5,7 +5,7 @@ use std::path::Path;
 use super::problem::DataProblem;
 use crate::storage::files;
 
-/// Marker folder, part of the name of a file in it, name of the table format, and a command that exports one version.
+/// Marker folder, end of the path of a file in it, name of the table format, and a command that exports one version.
 const TABLES: [(&str, &str, &str, &str); 5] = [
     (
         "_delta_log",
@@ -26,12 +26,16 @@ const TABLES: [(&str, &str, &str, &str); 5] = [
         "a Lance table",
         "lance.dataset('TABLE').to_table() and pyarrow's write_table",
     ),
-    ("schema", "schema-0", "a Paimon table", "the engine that wrote it"),
+    ("schema", "/schema-0", "a Paimon table", "the engine that wrote it"),
 ];
 
 const HUDI: &str = ".hoodie";
 /// File in each partition of a Hudi table, whose folders have any names.
 const HUDI_PARTITION: &str = ".hoodie_partition_metadata";
+
+fn ends(path: &str, end: &str) -> bool {
+    path.strip_suffix(".gz").unwrap_or(path).ends_with(end)
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TableFolder {
@@ -49,8 +53,8 @@ impl TableFolder {
         names.into_iter().find_map(|name| {
             let parts: Vec<&str> = name.split('/').collect();
             (0..parts.len()).find_map(|index| {
-                let is_marked = |(mark, part, ..): &&(&str, &str, &str, &str)| {
-                    parts[index] == *mark && index + 1 < parts.len() && name.contains(part)
+                let is_marked = |(mark, end, ..): &&(&str, &str, &str, &str)| {
+                    parts[index] == *mark && index + 1 < parts.len() && ends(name, end)
                         || parts[index] == HUDI_PARTITION && *mark == HUDI
                 };
                 let found = TABLES.iter().find(is_marked)?;
@@ -63,14 +67,13 @@ impl TableFolder {
     }
 
     fn detect(folder: &Path) -> Option<Self> {
-        let has = |folder: &Path, part: &str| {
-            let names = files::list_if_present(folder).unwrap_or_default();
-            let mut names = names.iter().filter_map(|path| path.file_name()?.to_str());
-            names.any(|name| name.contains(part))
-        };
-        let is_marked = |(mark, part, ..): &(&str, &str, &str, &str)| {
+        let is_marked = |(mark, end, ..): &(&str, &str, &str, &str)| {
             let mark = folder.join(mark);
-            files::is_folder(&mark).unwrap_or(false) && (part.is_empty() || has(&mark, part))
+            if !files::is_folder(&mark).unwrap_or(false) {
+                return false;
+            }
+            let names = files::list_folder(&mark).unwrap_or_default();
+            end.is_empty() || names.iter().any(|name| ends(&name.to_string_lossy(), end))
         };
         let is_partition = folder.join(HUDI_PARTITION).is_file();
         let mut tables = TABLES.iter();
@@ -147,6 +150,7 @@ mod tests {
         assert_eq!(table(&["t/schema/schema-0", "t/a"]), found("s3://b/in/t", "a Paimon table"));
         let partition = ["en/a.parquet", "en/.hoodie_partition_metadata"];
         assert_eq!(table(&partition), found("s3://b/in/en", "a Hudi table"));
+        assert_eq!(table(&["schema/schema-00000.parquet", "schema/my-schema-0"]), None);
         assert_eq!(table(&["metadata/notes.json", "a.parquet", "_delta_log"]), None);
     }
 }
