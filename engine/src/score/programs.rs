@@ -30,9 +30,6 @@ use crate::storage::range_file::Stamp;
 use child::{Child, Failed};
 pub(crate) use stream::{Question, QuestionContent, Reply};
 
-/// Rows that a program may fail at before it has answered any. Each costs several starts, and a corpus has millions.
-const MAX_FIRST_FAILURES: usize = 8;
-
 /// Maximum bytes of content per batch; a single question may exceed it.
 const BATCH_BYTES: u64 = 64 << 20;
 
@@ -52,10 +49,8 @@ struct Copies {
     stamps: Vec<Option<Stamp>>,
     /// Whether any has answered. If so, a failing start is not an error in the pipeline.
     has_answered: AtomicBool,
-    /// Whether any has answered a row.
-    has_answered_rows: AtomicBool,
-    /// Rows without an answer.
-    failures: AtomicUsize,
+    /// Whether any has failed at a row.
+    has_failed: AtomicBool,
 }
 
 impl<'a> Programs<'a> {
@@ -81,8 +76,7 @@ impl<'a> Programs<'a> {
                 idle: Mutex::default(),
                 stamps,
                 has_answered: AtomicBool::new(false),
-                has_answered_rows: AtomicBool::new(false),
-                failures: AtomicUsize::new(0),
+                has_failed: AtomicBool::new(false),
             };
             copies.insert(name, copy);
         }
@@ -217,12 +211,8 @@ impl BatchRunner<'_> {
         again: bool,
     ) -> Result<Vec<Answer>> {
         let was_queried = child.is_some();
-        let copies = self.programs.copies(self.program);
         let how = match self.query(child, questions) {
-            Ok(replies) => {
-                copies.has_answered_rows.store(true, Ordering::Relaxed);
-                return Ok(replies.into_iter().map(Ok).collect());
-            }
+            Ok(replies) => return Ok(replies.into_iter().map(Ok).collect()),
             Err(Failed::Ended(how)) => how,
             Err(failed) => return Err(failure(self.program, failed)),
         };
@@ -238,16 +228,10 @@ impl BatchRunner<'_> {
         }
         let name = quoted(&self.program.settings.name);
         let message = format!("the program of {name} {how}");
-        let failures = copies.failures.fetch_add(1, Ordering::Relaxed) + 1;
-        if failures == 1 {
-            tracing::warn!("{message}; the row is quarantined");
-        }
-        if failures >= MAX_FIRST_FAILURES && !copies.has_answered_rows.load(Ordering::Relaxed) {
-            let message = format!("{message}, at the first {failures} rows, and has answered none");
-            return Err(Diagnostic::error(Blame::Pipeline, message)
-                .at(self.program.location.clone())
-                .hint("correct the program; the scores so far are kept")
-                .into());
+        if !self.programs.copies(self.program).has_failed.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "{message}; its row is quarantined, and each such row costs several starts"
+            );
         }
         Ok(vec![Err(RowError { code: "stage_failed", message })])
     }
