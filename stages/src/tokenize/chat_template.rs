@@ -165,39 +165,39 @@ impl ChatTemplate {
             })
         };
         let text = rendered(messages).map_err(wrong)?;
-        // Where the conversation with a changed content first differs.
+        // Byte at which the conversation with a changed content first differs; `None` without a difference.
         let differs = |message: usize, change: &dyn Fn(&str) -> String| {
             let mut changed = messages.to_vec();
             changed[message].content = change(&changed[message].content);
-            let at = common_prefix(&rendered(&changed).ok()?, &text);
-            (at < text.len()).then_some(at)
+            let other = rendered(&changed).ok().filter(|other| *other != text)?;
+            Some(common_prefix(&other, &text))
+        };
+        let at_start = |content: &str| format!("{MARK}{content}");
+        let at_end = |content: &str| format!("{content}{MARK}");
+        let start = |index: usize| {
+            let message = &messages[index];
+            let before = rendered(&messages[..index]).ok();
+            let alike = before.as_ref().map(|before| common_prefix(before, &text));
+            let content = message.content.trim();
+            // Without a text before its content, the end of the conversation before may be the prompt for an answer.
+            let has_header =
+                |at: usize| content.is_empty() || !text[at..].trim_start().starts_with(content);
+            if alike.is_some_and(|at| before.is_some_and(|of| of.len() == at) && has_header(at)) {
+                return alike;
+            }
+            // The end of a conversation can differ from that of a message before others, and so can the last answer.
+            let ended = differs(index - 1, &at_end);
+            let content = differs(index, &at_start).or_else(|| differs(index, &at_end))?;
+            let between = ended.and_then(|ended| Some((ended, text.get(ended..content)?)));
+            let header = between.and_then(|(ended, between)| {
+                let places = between.match_indices('<').map(|(at, _)| ended + at);
+                places.into_iter().find(|at| self.begins_message(&text, *at, &message.role))
+            });
+            header.or_else(|| alike.filter(|at| *at >= ended.unwrap_or(0)))
         };
         let mut reached = 0;
-        let starts = (0..messages.len()).map(|message| {
-            if message == 0 {
-                return Some(0);
-            }
-            let ended = differs(message - 1, &|content| format!("{content}{MARK}"));
-            let begins =
-                |at| begins_message(&text, at, &messages[message].role, &self.special_tokens);
-            let alike = rendered(&messages[..message]).ok().map(|before| {
-                // The end of a conversation may begin like the next message, as `<|endoftext|>` and `<|assistant|>` do, or like
-                // the end of a message before others.
-                let alike = common_prefix(&before, &text);
-                let tokens = self.special_tokens.values().filter_map(Value::as_str);
-                let mut places = tokens
-                    .filter(|token| !token.is_empty())
-                    .flat_map(|token| before.match_indices(token));
-                let cut = places.find(|(at, token)| *at < alike && alike < at + token.len());
-                cut.map(|(at, _)| at).filter(|at| begins(*at)).unwrap_or(alike)
-            });
-            // Some templates write the last answer in another way, as with an empty thought before it.
-            let start = alike.filter(|at| *at >= ended.unwrap_or(0)).or_else(|| {
-                let (ended, content) =
-                    (ended?, differs(message, &|content| format!("{MARK}{content}"))?);
-                let mut places = text.get(ended..content)?.match_indices('<');
-                places.find_map(|(at, _)| Some(ended + at).filter(|at| begins(*at)))
-            })?;
+        let starts = (0..messages.len()).map(|index| {
+            let start = if index == 0 { 0 } else { start(index)? };
             reached = reached.max(start);
             Some(reached)
         });
@@ -207,15 +207,17 @@ impl ChatTemplate {
         unnamed.sort_unstable();
         Ok(RenderedConversation { text, starts, unnamed_tokens: unnamed })
     }
-}
 
-/// Whether the token at a byte of a conversation begins a message: it names the role, or begins the conversation after the BOS.
-fn begins_message(text: &str, at: usize, role: &str, special: &Map<String, Value>) -> bool {
-    let Some(end) = text[at..].find('>') else { return false };
-    let token = &text[at..=at + end];
-    let bos = special.get("bos_token").and_then(Value::as_str).unwrap_or_default();
-    let first = text.strip_prefix(bos).unwrap_or(text);
-    !role.is_empty() && token.contains(role) || first.starts_with(token)
+    /// Whether the tag at a byte of a conversation begins a message: it names the role, or begins the conversation after the BOS.
+    fn begins_message(&self, text: &str, at: usize, role: &str) -> bool {
+        let Some(end) = text[at..].find('>') else { return false };
+        let tag = &text[at..=at + end];
+        let bos = self.special_tokens.get("bos_token").and_then(Value::as_str).unwrap_or_default();
+        let first = text.strip_prefix(bos).unwrap_or(text).trim_start();
+        let names_role = !role.is_empty() && tag.to_lowercase().contains(&role.to_lowercase());
+        (names_role && !tag.starts_with("</") && !tag.contains(char::is_whitespace))
+            || first.starts_with(tag)
+    }
 }
 
 /// Whether a value can be iterated in Jinja: none cannot, and an undefined value can.
@@ -337,15 +339,16 @@ mod tests {
             let messages = [message("user"), message("assistant")];
             ChatTemplate::open(folder(&config).path()).unwrap().render(&messages).unwrap().starts
         };
-        assert_eq!(found("<|endoftext|>"), [Some(0), Some("<|user|>a".len())]);
-        assert_eq!(found("</s>"), [Some(0), Some("<|user|>a<|".len())]);
+        for eos in ["<|endoftext|>", "</s>"] {
+            assert_eq!(found(eos), [Some(0), Some("<|user|>a".len())]);
+        }
         let template = "{% for message in messages %}<|start|>{{ message.role }}<|message|>{{ message.content }}\
             {% if loop.last %}<|return|>{% else %}<|end|>{% endif %}{% endfor %}";
         let config = json!({"eos_token": "<|return|>", "chat_template": template});
         let message = |role: &str| Message { role: role.into(), content: "a".into() };
         let messages = [message("user"), message("assistant")];
         let found = ChatTemplate::open(folder(&config).path()).unwrap().render(&messages).unwrap();
-        assert_eq!(found.starts, [Some(0), Some("<|start|>user<|message|>a<|".len())]);
+        assert_eq!(found.starts, [Some(0), Some("<|start|>user<|message|>a<|end|>".len())]);
     }
 
     #[test]
@@ -360,6 +363,18 @@ mod tests {
         let template = template.replace("<|im_start|>", "[").replace("<|im_end|>", "]");
         let found = rendered(&template, &messages).unwrap();
         assert_eq!(found.starts[2], None, "{}", found.text);
+    }
+
+    #[test]
+    fn a_prompt_for_an_answer_is_not_part_of_a_message() {
+        let template = "{{ bos_token }}{% for message in messages %}<|header|>{{ message.role }}\n\
+            {{ message.content }}<|eot|>{% endfor %}<|header|>assistant\n";
+        let messages = [("user", "a"), ("assistant", "b"), ("user", "c")];
+        let found = rendered(template, &messages).unwrap();
+        let starts = found.text.match_indices("<|header|>").map(|(at, _)| Some(at));
+        let mut expected: Vec<_> = starts.take(3).collect();
+        expected[0] = Some(0);
+        assert_eq!(found.starts, expected);
     }
 
     #[test]
