@@ -110,10 +110,11 @@ impl ChatTemplate {
     }
 
     /// Renders a conversation as in training, without a prompt for another message. Cost: the template is rendered
-    /// once for each message, up to that message.
+    /// once for each message, up to that message, and more often if that is not a prefix of the conversation.
     ///
-    /// A message begins where the rendered conversation up to the message before it ends. A template may change its
-    /// earlier output (it closes a conversation, or omits earlier thoughts), so the common beginning counts.
+    /// A message begins where the rendered conversation up to the message before it ends. A template may change its earlier
+    /// output (it closes a conversation, or omits earlier thoughts); then the message begins at the first tag after the content
+    /// before that begins a message, or where the two texts first differ.
     pub fn render(&self, messages: &[Message]) -> Result<RenderedConversation, String> {
         let wrong = |error: Error| {
             let line = error.line().map_or_else(String::new, |line| format!(", line {line}"));
@@ -186,14 +187,13 @@ impl ChatTemplate {
                 return alike;
             }
             // The end of a conversation can differ from that of a message before others, and so can the last answer.
-            let ended = differs(index - 1, &at_end);
             let content = differs(index, &at_start).or_else(|| differs(index, &at_end))?;
-            let between = ended.and_then(|ended| Some((ended, text.get(ended..content)?)));
-            let header = between.and_then(|(ended, between)| {
-                let places = between.match_indices('<').map(|(at, _)| ended + at);
-                places.into_iter().find(|at| self.begins_message(&text, *at, &message.role))
-            });
-            header.or_else(|| alike.filter(|at| *at >= ended.unwrap_or(0)))
+            // Templates leave out some messages.
+            let ended = (0..index).rev().find_map(|index| differs(index, &at_end)).unwrap_or(0);
+            let between = text.get(ended..content).unwrap_or_default();
+            let mut places = between.match_indices('<').map(|(at, _)| ended + at);
+            let header = places.find(|at| self.begins_message(&text, *at, &message.role));
+            header.or_else(|| alike.filter(|at| *at >= ended))
         };
         let mut reached = 0;
         let starts = (0..messages.len()).map(|index| {
@@ -363,6 +363,15 @@ mod tests {
         let template = template.replace("<|im_start|>", "[").replace("<|im_end|>", "]");
         let found = rendered(&template, &messages).unwrap();
         assert_eq!(found.starts[2], None, "{}", found.text);
+    }
+
+    #[test]
+    fn messages_follow_one_that_the_template_leaves_out() {
+        let template = "{% for message in messages if message.role != 'tool' %}<|{{ message.role }}|>{{ message.content }}\
+            {% if loop.last %}<|endoftext|>{% endif %}{% endfor %}";
+        let messages = [("user", "a"), ("tool", "b"), ("assistant", "c")];
+        let found = rendered(template, &messages).unwrap();
+        assert_eq!(found.starts, [Some(0), None, Some("<|user|>a".len())]);
     }
 
     #[test]
