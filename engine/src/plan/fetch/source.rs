@@ -114,8 +114,8 @@ impl ModelSource {
         found
     }
 
-    /// Whether access to a file was denied which may be missing, and which decides no score: stores without the right to list
-    /// deny files that do not exist. Counts the file as missing.
+    /// Whether access was denied to a file without which the others are complete. It then counts as missing: stores without the
+    /// right to list deny files that do not exist.
     pub(crate) fn counts_as_missing(&self, file: &str) -> bool {
         let counts = self.may_be_missing(file) && self.denied.borrow().contains(file);
         if counts {
