@@ -24,7 +24,7 @@ pub use location::{Address, Location, Scheme};
 pub use measure::{
     AttentionRequest, Evidence, Measure, Needs, Passages, Request, RowError, Window, WindowSample,
 };
-pub use signature::{SIGNATURE_BYTES, Signature};
+pub use signature::{HTML_PAGE, SIGNATURE_BYTES, Signature};
 pub use statistics::{Column, Kind, Merge, Orientation, StatisticValues, Value};
 
 /// Constraint that the settings of a stage violate and a JSON schema cannot express.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use longsift_stages::contract::Address;
+use longsift_stages::contract::{Address, SIGNATURE_BYTES, Signature};
 
 use super::formats::format::{self, FileFormat};
 use super::problem::DataProblem;
@@ -21,7 +21,6 @@ use crate::storage::hub::tree::Tree;
 use crate::storage::store::is_address;
 
 const MAX_NAMES_SHOWN: usize = 8;
-const PARQUET_MAGIC: &[u8] = b"PAR1";
 
 #[derive(Debug, Default)]
 pub(super) struct DiscoveredFiles {
@@ -333,7 +332,11 @@ fn in_folder(
     if let Some(table) = TableFolder::find_in_files(&folder, files.iter().map(String::as_str)) {
         return Err(vec![table.refusal()]);
     }
-    let is_parquet = |name: &str| files::begins_with(&folder.join(name), PARQUET_MAGIC);
+    let is_parquet = |name: &str| {
+        let start = files::read_start(&folder.join(name), SIGNATURE_BYTES as u64);
+        let found = Signature::detect(&start.unwrap_or_default());
+        found.is_some_and(|found| found.name == FileFormat::Parquet.name())
+    };
     let (files, note) = select_names(files, &folder.display().to_string(), format, is_parquet)?;
     let read: BTreeSet<&str> = files.iter().map(String::as_str).collect();
     walked.duplicates.retain(|(_, first)| {

@@ -230,13 +230,11 @@ pub fn read_limited(path: &Path, max_bytes: u64) -> Result<Vec<u8>, StorageError
     Ok(bytes)
 }
 
-/// Whether the first bytes of a file are `bytes`; `false` if it cannot be read.
-pub fn begins_with(path: &Path, bytes: &[u8]) -> bool {
+/// Reads the first bytes of a file, at most `max_bytes`.
+pub fn read_start(path: &Path, max_bytes: u64) -> Result<Vec<u8>, StorageError> {
     let mut start = Vec::new();
-    let mut read = |reader: Box<dyn Read>| {
-        reader.take(bytes.len() as u64).read_to_end(&mut start).is_ok_and(|_| start == bytes)
-    };
-    reader(path).is_ok_and(&mut read)
+    reader(path)?.take(max_bytes).read_to_end(&mut start).map_err(failed("read", path))?;
+    Ok(start)
 }
 
 /// Returns the bytes that an unprivileged user can still write below `path`, which need not exist. Stores are unlimited.

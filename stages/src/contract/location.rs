@@ -102,8 +102,10 @@ pub fn split(text: &str) -> Option<(&str, &str)> {
 
 /// Returns the scheme of an address with one slash instead of two, as Python's `pathlib` writes it.
 pub fn scheme_with_one_slash(text: &str) -> Option<Scheme> {
-    let mut parts = text.split('/').filter(|_| split(text).is_none());
-    parts.find_map(|part| Scheme::from_name(part.strip_suffix(':')?))
+    if split(text).is_some() {
+        return None;
+    }
+    text.split('/').find_map(|part| Scheme::from_name(part.strip_suffix(':')?))
 }
 
 // In schemas a string; the schemes that a setting allows are listed at the setting, as `x-schemes`.

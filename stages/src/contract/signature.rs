@@ -57,6 +57,9 @@ const SIGNATURES: [(&[u8], &str, &str); 24] = [
     (b"\x93NUMPY", "a NumPy array", CONVERT),
 ];
 
+/// Name of the pages that servers send instead of a file.
+pub const HTML_PAGE: &str = "an HTML page";
+
 impl Signature {
     /// Detects the type of a file from its first [`SIGNATURE_BYTES`] bytes; `None` if it is unknown.
     pub fn detect(start: &[u8]) -> Option<Self> {
@@ -69,7 +72,7 @@ impl Signature {
             text.get(..mark.len()).is_some_and(|start| start.eq_ignore_ascii_case(mark.as_bytes()))
         };
         if begins("<!doctype html") || begins("<html") {
-            return Some(Self { name: "an HTML page", remedy: DOWNLOAD });
+            return Some(Self { name: HTML_PAGE, remedy: DOWNLOAD });
         }
         if begins("<?xml") || begins("<Error>") {
             return Some(Self { name: "an XML document", remedy: DOWNLOAD });

@@ -22,24 +22,20 @@ fn fetch_small(
     required: &str,
 ) -> Result<(), ModelProblem> {
     for (name, max_bytes) in SMALL_FILES {
-        match source.small(name, max_bytes) {
-            Err(_) if name != required && source.counts_as_missing(name) => {
-                let source = &source.name;
-                tracing::warn!(
-                    "access to `{source}/{name}` is denied, so it is treated as missing"
-                );
-            }
-            found => match found? {
-                Some(content) if source.is_page(name, &content) => {
-                    let source = &source.name;
-                    tracing::warn!(
-                        "`{source}/{name}` is an HTML page, so it is treated as missing"
-                    );
-                }
-                Some(content) => partial.write(name, &content)?,
-                None if name == required => return Err(source.missing_file(name)),
-                None => {}
-            },
+        let found = source.small(name, max_bytes);
+        let why = match &found {
+            Err(_) if name != required && source.counts_as_missing(name) => Some("is denied"),
+            Ok(Some(content)) if source.is_page(name, content) => Some("is an HTML page"),
+            _ => None,
+        };
+        if let Some(why) = why {
+            tracing::warn!("`{}/{name}` {why}, so it is treated as missing", source.name);
+            continue;
+        }
+        match found? {
+            Some(content) => partial.write(name, &content)?,
+            None if name == required => return Err(source.missing_file(name)),
+            None => {}
         }
     }
     Ok(())

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use longsift_stages::contract::Location;
+use longsift_stages::contract::{HTML_PAGE, Location, Signature};
 use longsift_stages::model::{ModelProblem, RemoteWeights};
 use reqwest::Url;
 
@@ -130,9 +130,7 @@ impl ModelSource {
 
     /// Whether the content of a file that may be missing is the page that some web servers send instead of an error.
     pub(crate) fn is_page(&self, file: &str, content: &[u8]) -> bool {
-        let start = content.trim_ascii_start().to_ascii_lowercase();
-        let is_html =
-            ["<!doctype html", "<html"].iter().any(|mark| start.starts_with(mark.as_bytes()));
+        let is_html = Signature::detect(content).is_some_and(|found| found.name == HTML_PAGE);
         self.may_be_missing(file) && is_html
     }
 
