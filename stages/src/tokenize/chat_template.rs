@@ -24,6 +24,9 @@ const OLDER_TOKENS_FILE: &str = "special_tokens_map.json";
 /// Objects with further tokens of any name, which override the tokens of the enclosing object.
 const TOKEN_OBJECTS: [&str; 2] = ["model_specific_special_tokens", "extra_special_tokens"];
 
+/// Roles of conversations in the form of `ShareGPT`, and their names in templates that do not use them.
+const OTHER_ROLES: [(&str, &str); 2] = [("human", "user"), ("gpt", "assistant")];
+
 /// The block that marks the text of the model in transformers. It is replaced by its content.
 static GENERATION: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"(\{%[-+]?\s*)(end)?generation(\s*[-+]?%\})").expect("a regular expression")
@@ -31,7 +34,7 @@ static GENERATION: LazyLock<Regex> = LazyLock::new(|| {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Message {
-    /// Role of the speaker: `user`, `assistant`, `human`, `gpt`; empty if missing.
+    /// Role of the speaker, such as `user` or `assistant`; empty if missing.
     pub role: String,
     pub content: String,
 }
@@ -165,6 +168,15 @@ impl ChatTemplate {
                 ..special_tokens.clone()
             })
         };
+        let mut messages = messages.to_vec();
+        let quoted = |role: &str| [format!("'{role}'"), format!("\"{role}\"")];
+        for (from, name) in OTHER_ROLES {
+            if !quoted(from).iter().any(|role| source.contains(role)) {
+                let others = messages.iter_mut().filter(|message| message.role == from);
+                others.for_each(|message| name.clone_into(&mut message.role));
+            }
+        }
+        let messages = &messages[..];
         let text = rendered(messages).map_err(wrong)?;
         // Byte at which the conversation with a changed content first differs; `None` without a difference.
         let differs = |message: usize, change: &dyn Fn(&str) -> String| {
@@ -349,6 +361,18 @@ mod tests {
         let messages = [message("user"), message("assistant")];
         let found = ChatTemplate::open(folder(&config).path()).unwrap().render(&messages).unwrap();
         assert_eq!(found.starts, [Some(0), Some("<|start|>user<|message|>a<|end|>".len())]);
+    }
+
+    #[test]
+    fn roles_of_share_gpt_are_those_of_the_template() {
+        let text = |template: &str| {
+            rendered(template, &[("human", "a"), ("gpt", "b"), ("tool", "c")]).unwrap().text
+        };
+        let template =
+            "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}";
+        assert_eq!(text(template), "user: a\nassistant: b\ntool: c\n");
+        let knows = format!("{{% set asks = 'human' %}}{template}");
+        assert_eq!(text(&knows), "human: a\nassistant: b\ntool: c\n");
     }
 
     #[test]
