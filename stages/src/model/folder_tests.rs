@@ -489,6 +489,34 @@ fn qwen2_slides_at_layer_zero_only_if_all_layers_slide() {
     assert_eq!(span_with(&[uses, ("layer_types", types)]), (Some(32), Some(2)));
 }
 
+#[test]
+fn experts_of_qwen3_slide_at_every_layer() {
+    let slides = Tiny::new()
+        .with_setting("model_type", json!("qwen3_moe"))
+        .with_setting("sliding_window", json!(32))
+        .with_setting("use_sliding_window", json!(true))
+        .with_setting("layer_types", json!(["full_attention", "sliding_attention"]));
+    let folder = tempfile::tempdir().unwrap();
+    slides.write(folder.path());
+    let problems = ModelConfig::read(folder.path(), None).unwrap_err();
+    let contradiction =
+        "every layer of a `qwen3_moe` model slides, but `layer_types` has `full_attention`";
+    assert!(problems.iter().any(|problem| problem.message.contains(contradiction)), "{problems:?}");
+}
+
+#[test]
+fn smollm3_slides_by_its_layer_types() {
+    let types = ("layer_types", json!(["sliding_attention", "full_attention"]));
+    let smollm3 = [("model_type", json!("smollm3")), ("sliding_window", json!(32))];
+    let span_with = |more: &[(&str, Value)]| attention_span(&[smollm3.as_slice(), more].concat());
+    assert_eq!(span_with(&[]), (None, Some(0)));
+    assert_eq!(span_with(std::slice::from_ref(&types)), (Some(32), Some(1)));
+    assert_eq!(span_with(&[types, ("use_sliding_window", json!(false))]), (Some(32), Some(1)));
+    let positions = ("no_rope_layers", json!([0, 1, 1, 1, 1, 1, 1, 1]));
+    assert_eq!(span_with(std::slice::from_ref(&positions)), (None, Some(0)));
+    assert_eq!(span_with(&[positions, ("use_sliding_window", json!(true))]), (Some(32), Some(1)));
+}
+
 /// `(folder, head dimension, row width, window)` of real configurations.
 const REAL: [(&str, u64, u64, Option<u64>); 8] = [
     ("Llama-2-7b", 128, 8192, None),

@@ -226,12 +226,14 @@ fn chunk(first: &mut FirstLayerConfig, config: &Fields<'_>, rotates: impl Fn(u64
 }
 
 /// `SmolLM3`: Llama, with some layers that have no positions. `no_rope_layers` has a 1 for each layer that rotates; by
-/// default, all but every fourth. With `use_sliding_window`, layers without positions slide.
+/// default, all but every fourth. Layers slide by `layer_types`; without it, those
+/// without positions with `use_sliding_window`.
 pub(super) const SMOLLM3: LlamaLike = LlamaLike {
     adjust: |config, first| {
         let rotates = rotating_layers(config);
         let window = config.optional_size("sliding_window", 1 << 32);
-        let window = window.filter(|_| config.flag("use_sliding_window", false));
+        let has_types = config.optional_texts("layer_types").is_some();
+        let window = window.filter(|_| has_types || config.flag("use_sliding_window", false));
         slide(first, config, window, |layer| !rotates(layer));
         if !rotates(0) {
             first.spec.rope = None;

@@ -2,7 +2,7 @@
 
 use longsift_kernels::RopeStyle;
 
-use super::first_layer::{FirstLayerConfig, slide, sliding_window};
+use super::first_layer::{FirstLayerConfig, slide, slide_everywhere, sliding_window};
 use super::llama_like::{Bias, LLAMA, LlamaLike, eps, named, plain_rope, rms_head_norm};
 use super::sizes::{GPT_NAMES, SizeDefaults, SizeNames, sizes};
 use crate::model::fields::Fields;
@@ -94,7 +94,7 @@ pub(super) const QWEN3_MOE: LlamaLike = LlamaLike {
     head_dim: None,
     adjust: |config, first| {
         norm_each_head(first);
-        slide(first, config, window(config), |_| true);
+        slide_everywhere(first, config, window(config));
     },
     ..QWEN3
 };
