@@ -169,6 +169,57 @@ fn columns_of_every_type_pass_through_unchanged() {
     check_columns(&output, &input, &rows_by_id(&output), "");
 }
 
+/// A type with 64-bit offsets at every level, as Polars writes it.
+fn wide(data_type: &DataType) -> DataType {
+    let field = |field: &Field| field.clone().with_data_type(wide(field.data_type()));
+    match data_type {
+        DataType::Utf8 => DataType::LargeUtf8,
+        DataType::List(item) => DataType::LargeList(Arc::new(field(item))),
+        DataType::Struct(fields) => DataType::Struct(fields.iter().map(|one| field(one)).collect()),
+        other => other.clone(),
+    }
+}
+
+#[test]
+fn files_of_different_writers_are_one_input() {
+    let lists = |batch: &RecordBatch| {
+        let keep = ["id", "nested", "tokens"].map(|name| (name, batch[name].clone()));
+        table(&keep)
+    };
+    let narrow = lists(&input());
+    let types = narrow.schema();
+    let columns = types.fields().iter().zip(narrow.columns());
+    let columns: Vec<(&str, ArrayRef)> = columns
+        .map(|(field, column)| {
+            (field.name().as_str(), cast(column, &wide(field.data_type())).unwrap())
+        })
+        .collect();
+    let wide = table(&columns);
+    for (first, second) in [(&narrow, &wide), (&wide, &narrow)] {
+        let workspace = Workspace::new();
+        Tiny::new().write(&workspace.path("model"));
+        write_parquet(&workspace.path("input/a.parquet"), first, 7);
+        write_arrow(&workspace.path("input/b.arrow"), second);
+        let pipeline = Pipeline::tokens("model", 16).filter("keep_fraction: 1");
+        workspace.write("pipeline.yaml", pipeline.to_string());
+        let both = ["run", "pipeline.yaml", "-q", "--set", "input.path=input/*"];
+        workspace.longsift(&both).success();
+        let output = read_parquet(&workspace.path("out/data"));
+        assert_eq!(output.schema().field(1).data_type(), wide["nested"].data_type());
+        let ids = rows_by_id(&output);
+        check_columns(&output, &narrow, &ids, "tokens");
+        assert_eq!(ids.iter().filter(|id| **id == 7).count(), 2 * 2, "of both files");
+    }
+}
+
+fn write_arrow(path: &Path, batch: &RecordBatch) {
+    let mut file =
+        arrow_ipc::writer::FileWriter::try_new(File::create(path).unwrap(), &batch.schema())
+            .unwrap();
+    file.write(batch).unwrap();
+    file.finish().unwrap();
+}
+
 #[test]
 fn every_layout_of_text_and_tokens_is_read_and_kept() {
     let long: Vec<String> = (0..6)

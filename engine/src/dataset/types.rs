@@ -248,6 +248,10 @@ pub(super) fn widest(left: &DataType, right: &DataType) -> Option<DataType> {
             let entries = left.as_ref().clone().with_data_type(entries);
             DataType::Map(Arc::new(entries), *sorted && *also)
         }
+        (DataType::List(left), DataType::LargeList(right))
+        | (DataType::LargeList(left), DataType::List(right)) => {
+            DataType::LargeList(widest_field(left, right)?)
+        }
         (DataType::Struct(left), DataType::Struct(right))
             if left.iter().map(|field| field.name()).ne(right.iter().map(|field| field.name())) =>
         {
@@ -401,6 +405,14 @@ pub(super) fn conform(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, Arrow
 fn conform_at(array: &ArrayRef, to: &DataType, is_inside: bool) -> Result<ArrayRef, ArrowError> {
     if array.data_type() == to {
         return Ok(Arc::clone(array));
+    }
+    if let (DataType::List(item), DataType::LargeList(_)) = (array.data_type(), to) {
+        let wider = cast_with_options(
+            array,
+            &DataType::LargeList(Arc::clone(item)),
+            &CastOptions::default(),
+        )?;
+        return conform_at(&wider, to, is_inside);
     }
     if zip_children(array.data_type(), to, |_, field| Some(Arc::clone(field))).is_none() {
         let safe = is_inside && is_converted_time(array.data_type());

@@ -154,7 +154,7 @@ pub(super) fn unify(files: &mut [InputFile]) -> Result<SchemaRef, Vec<DataProble
             Err(differences) => problems.push(
                 DataProblem::settings(format!("its columns differ from `{}`: {}", first.path, differences.join("; ")))
                     .in_file(&file.path)
-                    .with_hint("all files of an input must have the same columns; only string width and encoding may differ"),
+                    .with_hint("all files of an input must have the same columns; only the encoding and the width of strings and lists may differ"),
             ),
         }
     }
