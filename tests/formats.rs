@@ -393,6 +393,38 @@ fn an_edited_card_stays_and_the_new_one_is_written_next_to_it() {
 }
 
 #[test]
+fn a_report_never_replaces_a_foreign_file() {
+    let workspace = workspace();
+    run(&workspace, "", HALF);
+    for name in ["out.run/report.html", "out.run/report.json"] {
+        workspace.write(name, "{\"my\": \"own\"}");
+        for output in ["report: true", ""] {
+            workspace.write("pipeline.yaml", pipeline(output, HALF));
+            let answer = workspace.longsift(&["run", "pipeline.yaml", "-q", "--fresh"]);
+            if output.is_empty() {
+                answer.success();
+            } else {
+                let stderr = answer.expect(2).stderr;
+                assert!(
+                    stderr.contains(&format!("{name}` was not written by longsift")),
+                    "{stderr}"
+                );
+            }
+            assert_eq!(fs::read_to_string(workspace.path(name)).unwrap(), "{\"my\": \"own\"}");
+        }
+        fs::remove_file(workspace.path(name)).unwrap();
+    }
+    let is_there =
+        || ["html", "json"].map(|end| workspace.path(&format!("out.run/report.{end}")).exists());
+    run(&workspace, "report: true", HALF);
+    assert_eq!(is_there(), [true; 2]);
+    run(&workspace, "report: true", "keep_fraction: 0.25");
+    workspace.longsift(&["verify", "out.run"]).success();
+    run(&workspace, "", HALF);
+    assert_eq!(is_there(), [false; 2], "the report of another selection");
+}
+
+#[test]
 fn a_dataset_card_follows_its_selection_and_never_replaces_a_foreign_one() {
     let workspace = workspace();
     let summary = run(&workspace, "card: true", HALF);

@@ -304,6 +304,12 @@ fn a_selection_names_missing_units_and_shards() {
     }
     select_as_one_process(&workspace);
     assert!(!workspace.path("out.run/missing.json").exists());
+    let workspace = workload();
+    score(&workspace, "0/4");
+    select(&workspace).expect(4);
+    assert!(workspace.path("out.run/missing.json").exists());
+    workspace.longsift(&["run", "pipeline.yaml"]).success();
+    assert!(!workspace.path("out.run/missing.json").exists());
 }
 
 #[test]

@@ -39,7 +39,7 @@ use crate::run_directory::units::{self, Part, PlannedScores, UnitRecord};
 use crate::score::{reopen, tolerance};
 use crate::select::{self};
 use crate::write::commit::{self};
-use finished::{card_name, data_files, refuse_foreign_data, refuse_unreadable_input};
+use finished::{data_files, refuse_foreign_data, refuse_foreign_pages, refuse_unreadable_input};
 
 pub use finished::finished;
 
@@ -193,7 +193,7 @@ impl Run<'_> {
         let is_replaced = plan.options.fresh || self.unfinishable.is_some();
         self.ours = data_files(self.directory, is_replaced)?;
         refuse_foreign_data(self.directory, &self.ours, plan.options.fresh)?;
-        card_name(plan)?;
+        refuse_foreign_pages(plan)?;
         refuse_unreadable_input(plan)?;
         // An increment without new files has nothing to filter. Any other input without rows is processed as usual.
         if plan.units.is_empty() && !plan.input_before.is_empty() && self.ours.is_empty() {

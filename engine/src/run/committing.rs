@@ -197,7 +197,8 @@ impl Run<'_> {
         }
         manifest.report.iter().for_each(|part| rename(folder, root, &part.path));
         manifest.card.iter().for_each(|part| rename(&folders.data, &directory.output, &part.path));
-        let mut superseded = Vec::new();
+        let mut superseded = directory.own_reports()?;
+        superseded.push(directory.missing());
         if let Some(before) = before {
             superseded.extend(before.data.iter().map(|part| directory.data().join(&part.path)));
             if let Some(part) = &before.card
@@ -206,13 +207,12 @@ impl Run<'_> {
                 superseded.push(directory.output.join(&part.path));
             }
             let parts = before.dropped.iter().chain(&before.selection);
-            let parts = parts.chain(&before.quarantined_files).chain(&before.report);
+            let parts = parts.chain(&before.quarantined_files);
             superseded.extend(parts.map(|part| directory.root.join(&part.path)));
         }
         if replaces_all {
             superseded.extend(self.ours.iter().map(|part| directory.data().join(&part.path)));
             superseded.extend(directory.scored_and_selected_files()?);
-            superseded.extend([directory.report_page(), directory.report(), directory.missing()]);
             // Without its lock, what is left of the fresh start is a leftover.
             superseded.push(directory.fresh().lock_file());
         } else if is_own {
@@ -229,6 +229,9 @@ impl Run<'_> {
         // Another program may have written to the output since the run began.
         refuse_foreign_data(directory, &self.ours, replaces_all)?;
         refuse_edited_card(directory, manifest)?;
+        if !manifest.report.is_empty() {
+            directory.check_reports()?;
+        }
         self.has_begun_commit.store(true, Ordering::Relaxed);
         let data = manifest.data.clone();
         intent.begin = Some(CommitBegin::new(directory, &intent, written.sha256, data)?);

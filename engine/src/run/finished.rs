@@ -76,7 +76,7 @@ pub fn done(plan: &Plan) -> Result<CompletedWork> {
         if commit::read_intent(&plan.directory)?.is_none() {
             refuse_foreign_data(&plan.directory, &data_files(&plan.directory, false)?, false)?;
         }
-        card_name(plan)?;
+        refuse_foreign_pages(plan)?;
         refuse_unreadable_input(plan)?;
     }
     let before = PipelineLock::read(&directory.lock_file())?;
@@ -160,6 +160,12 @@ pub(super) fn card_name(plan: &Plan) -> Result<Option<&'static str>> {
     let message = format!("`{}` {what}", plan.directory.output.join(name).display());
     let hint = "move it away, or remove `output.card`";
     Err(plan.spec.error("output.card", message).hint(hint).into())
+}
+
+/// Refuses files at the names of the card and the report that longsift did not write.
+pub(super) fn refuse_foreign_pages(plan: &Plan) -> Result<()> {
+    card_name(plan)?;
+    if plan.spec.pipeline.output.report { plan.directory.check_reports() } else { Ok(()) }
 }
 
 /// Warns about a card that is not `README.md`, because a user has edited that file.

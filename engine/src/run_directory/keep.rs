@@ -19,7 +19,8 @@ use crate::dataset::part;
 use crate::storage::atomic::AtomicFile;
 use crate::storage::error::failed;
 use crate::storage::files::FileDigest;
-use crate::storage::{atomic, files, marked};
+use crate::storage::marked::{self, Mark};
+use crate::storage::{atomic, files};
 
 /// Size of the write buffer. Most records fit; a calibration with many groups is written in pieces.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -181,6 +182,26 @@ impl RunDirectory {
         Err(Diagnostic::error(Blame::Machine, message)
             .hint("the previous output is unchanged; remove the bit (`chmod -t`), or run as the owner of the file")
             .into())
+    }
+
+    fn marked_reports(&self) -> [(PathBuf, Mark); 2] {
+        [(self.report_page(), Mark::PAGE), (self.report(), Self::REPORT_MARK)]
+    }
+
+    /// Checks that the report of a run replaces no file of another program.
+    pub fn check_reports(&self) -> Result<()> {
+        self.marked_reports().into_iter().try_for_each(|(path, mark)| marked::check(&path, mark))
+    }
+
+    /// Returns the existing files of the report that longsift wrote.
+    pub fn own_reports(&self) -> Result<Vec<PathBuf>> {
+        let mut own = Vec::new();
+        for (path, mark) in self.marked_reports() {
+            if marked::carries(&path, mark)? {
+                own.push(path);
+            }
+        }
+        Ok(own)
     }
 
     /// Creates empty staging folders for a selection and removes those of earlier attempts.

@@ -185,6 +185,7 @@ impl RunDirectory {
     }
 
     pub(super) const PLAN_MARK: Mark = Mark::Keys(&["pipeline", "estimate", "sha256"]);
+    pub(super) const REPORT_MARK: Mark = Mark::Keys(&["longsift", "committed", "kept"]);
     pub(super) const MISSING_MARK: Mark = Mark::Keys(&["shards", "missing"]);
 
     /// Mark of the footers that a driver writes before its shards start.
