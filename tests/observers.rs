@@ -160,6 +160,14 @@ fn a_collector_gets_start_and_complete_with_both_datasets() {
     let rows = &complete.2["outputs"][0]["outputFacets"]["outputStatistics"]["rowCount"];
     assert_eq!(*rows, answer.summary()["kept"]);
     assert_eq!(complete.2["inputs"][0]["inputFacets"]["inputStatistics"]["rowCount"], 3);
+    // A file in the folder of the pipeline.
+    fs::copy(workspace.path("input/a.parquet"), workspace.path("a.parquet")).unwrap();
+    run(&workspace, &variables, &["-q", "--set", "input.path=a.parquet", "--set", "output.path=b"])
+        .success();
+    for event in [requests.recv().unwrap().2, requests.recv().unwrap().2] {
+        let folder = fs::canonicalize(workspace.path("")).unwrap().display().to_string();
+        assert_eq!(event["inputs"][0]["name"], folder);
+    }
     // A retry of the same logical date is the same run.
     run(&workspace, &variables, &["-q", "--run-id", "web-1"]).success();
     assert_eq!(requests.recv().unwrap().2["run"]["runId"], start.2["run"]["runId"]);

@@ -257,6 +257,8 @@ impl RunDirectory {
 
 /// Returns the path without links if it exists, otherwise its absolute form.
 pub fn absolute(path: &Path) -> String {
+    // The folder of a bare file name.
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     let absolute = files::canonical(path).or_else(|_| std::path::absolute(path));
     absolute.unwrap_or_else(|_| path.to_owned()).display().to_string()
 }
