@@ -91,6 +91,23 @@ fn only_new_files_are_scored_and_the_threshold_stays() {
 }
 
 #[test]
+fn a_finished_increment_warns_about_files_that_arrived_later() {
+    let workspace = first_day();
+    add_file(&workspace, "c");
+    run(&workspace, &increment("out.run", "day2"));
+    let again = workspace.longsift(&["run", "increment.yaml", "-q"]).success();
+    assert_eq!(again.summary()["status"], "nothing_to_do");
+    assert!(!again.stderr.contains("arrived after"), "{}", again.stderr);
+    add_file(&workspace, "d");
+    run(&workspace, &increment("day2.run", "day3"));
+    workspace.write("increment.yaml", increment("out.run", "day2").to_string());
+    let again = workspace.longsift(&["run", "increment.yaml", "-q"]).success();
+    let warning = "1 file arrived after this increment was finished and will be filtered by it, for example `d.parquet`";
+    assert!(again.stderr.contains(warning), "{}", again.stderr);
+    assert_eq!(count(&again.summary(), "rows_in"), 16);
+}
+
+#[test]
 fn an_increment_without_files_follows_the_runs_before_it() {
     let workspace = first_day();
     let empty = |workspace: &Workspace| {

@@ -70,6 +70,10 @@ pub(super) fn exclude(
                         `--fresh` to leave them out of this output";
             return refused(message, hint);
         }
+        if !before.input_before.is_empty() {
+            let files: HashSet<&KnownFile> = files.iter().chain(&known).collect();
+            warn_late_files(dataset, &files, found);
+        }
     }
     let own = KnownFile::for_dataset(dataset);
     let mut is_new = own.iter().map(|file| !set.contains(file));
@@ -77,6 +81,21 @@ pub(super) fn exclude(
     let new = own.iter().filter(|file| !set.contains(file));
     warn_filtered_again(&since.to_string(), new, &known, found);
     Ok(known)
+}
+
+/// Warns about files of an increment that arrived after it was finished, when a later one may have filtered them.
+fn warn_late_files(dataset: &Dataset, filtered: &HashSet<&KnownFile>, found: &mut Findings<'_>) {
+    let files = KnownFile::for_dataset(dataset);
+    let late: Vec<&KnownFile> = files.iter().filter(|file| !filtered.contains(file)).collect();
+    let Some(first) = late.first() else { return };
+    let message = format!(
+        "{} arrived after this increment was finished and will be filtered by it, for example `{}`",
+        counted(late.len() as u64, "file"),
+        first.path
+    );
+    let hint = "if a later increment has filtered them, their samples will be in both outputs: do not run a finished increment again, but a new one";
+    let location = found.spec.locate("input.since");
+    found.add([Diagnostic::warning(Blame::Data, message).at(location).hint(hint)]);
 }
 
 /// Warns about `new` files with the location or the content of `known` ones, which the run `since` or one before it has filtered.
