@@ -250,6 +250,22 @@ mod with_stores {
     }
 
     #[test]
+    fn a_tokenizer_file_is_requested_with_the_user_of_its_address() {
+        let store = Store::new(|_, request, reply| {
+            let is_user =
+                request.headers.get("authorization").is_some_and(|of| of.starts_with("Basic "));
+            if is_user { reply } else { Reply::status(401) }
+        });
+        let workspace = Workspace::new();
+        workspace.link("input", &repository().join("datasets/demo/corpus.parquet"));
+        let pipeline = Pipeline::text(demo_model().to_str().unwrap(), 256).to_string();
+        let address = store.addresses()[1].replace("http://", "http://bob:word@");
+        let tokenizer = format!("stage: tokenize, tokenizer: '{address}/tokenizer.json', ");
+        workspace.write("pipeline.yaml", pipeline.replace("stage: tokenize, ", &tokenizer));
+        store.plan(&workspace).success();
+    }
+
+    #[test]
     fn files_without_layer_0_are_not_requested() {
         let folder = tempfile::tempdir().unwrap();
         in_three_files(folder.path());

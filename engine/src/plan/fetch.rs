@@ -21,6 +21,8 @@ use longsift_stages::model::ModelProblem;
 
 use crate::base::error::Failure;
 #[cfg(feature = "cloud")]
+use crate::base::secrets;
+#[cfg(feature = "cloud")]
 use crate::base::stop::Stop;
 use crate::dataset::input::Dataset;
 use crate::dataset::input_file::ReadSettings;
@@ -80,7 +82,7 @@ impl RemoteModels {
     ) -> Result<PathBuf, Vec<ModelProblem>> {
         let address = address.trim_end_matches('/');
         let address = match wanted {
-            FetchKind::Tokenizer => address.strip_suffix("/tokenizer.json").unwrap_or(address),
+            FetchKind::Tokenizer => folder_of_tokenizer(address),
             FetchKind::Model => address,
         };
         let parent = self.stores.join(folder_name(address));
@@ -104,6 +106,18 @@ impl RemoteModels {
         ModelProblem::settings(format!("`{address}` is not on this machine, and {why}"))
             .with_hint(hint)
     }
+}
+
+/// Returns the folder of a tokenizer, which may be named by its file. The secret parts of its address are those of the file.
+fn folder_of_tokenizer(address: &str) -> &str {
+    let Some(folder) = address.strip_suffix("/tokenizer.json") else { return address };
+    #[cfg(feature = "cloud")]
+    if let secrets = secrets::recall(address)
+        && !secrets.is_empty()
+    {
+        secrets::remember(folder, secrets);
+    }
+    folder
 }
 
 impl Hub {
