@@ -120,6 +120,11 @@ pub fn bytes(bytes: u64) -> String {
     indicatif::DecimalBytes(bytes).to_string()
 }
 
+/// Formats a decimal fraction: `29 %` for 0.29, whose product with 100 is another number.
+pub(crate) fn percent(fraction: f64) -> String {
+    format!("{} %", (1e12 * fraction).round() / 1e10)
+}
+
 /// Formats seconds with one decimal.
 pub fn seconds(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f64())
@@ -188,6 +193,12 @@ mod tests {
         let rows = [row(&["", "one", "two"]), row(&["längest", "1"]), row(&["b", "22", ""])];
         assert_eq!(table(&rows), ["         one  two", "längest    1", "b         22"]);
         assert!(table(&[]).is_empty());
+    }
+
+    #[test]
+    fn percentages_are_those_of_decimal_fractions() {
+        let written: Vec<String> = [0.29, 0.07, 0.145, 0.5, 1.0, 0.0001].map(percent).into();
+        assert_eq!(written, ["29 %", "7 %", "14.5 %", "50 %", "100 %", "0.01 %"]);
     }
 
     #[test]

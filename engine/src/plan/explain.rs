@@ -20,7 +20,7 @@ use super::programs::Program;
 use super::sizing::Sizing;
 use super::whole_models::WholeModelPlan;
 use crate::base::diagnostic::Diagnostic;
-use crate::base::text::{bytes, count, counted, quoted};
+use crate::base::text::{bytes, count, counted, percent, quoted};
 use crate::dataset::documents::ContentColumn;
 use crate::plan::Plan;
 use crate::run_directory::scores::MeasureColumns;
@@ -261,7 +261,7 @@ fn skip_conditions(plan: &Plan, index: u16) -> String {
     let guards =
         guards.map_or(String::new(), |guards| format!(", only for {samples} with {guards}"));
     let sample = plan.measure(index).sample().map_or(String::new(), |sample| {
-        format!(", for {} % of all windows", 100.0 * sample.fraction.0)
+        format!(", for {} of all windows", percent(sample.fraction.0))
     });
     sample + &guards
 }
@@ -330,7 +330,7 @@ pub(crate) fn amount(score: &Score, filter: &Filter) -> String {
         return "scores from the calibrated threshold".to_owned();
     }
     match (filter.keep_fraction, &filter.keep_tokens, &filter.budgets, filter.min_score) {
-        (Some(fraction), ..) => format!("the best {} % of {of}", 100.0 * fraction.0),
+        (Some(fraction), ..) => format!("the best {} of {of}", percent(fraction.0)),
         (_, Some(KeepTokens::Same(tokens)), ..) => {
             format!("the best {} tokens of {of}", count(*tokens))
         }
