@@ -244,8 +244,9 @@ mod with_network {
         // The branch advances.
         let next = "f".repeat(40);
         hub.main.lock().unwrap().clone_from(&next);
-        hub.run(&workspace, &["-q"]).success();
+        let again = hub.run(&workspace, &[]).success().stderr;
         assert_eq!(pin(&lock()), COMMIT);
+        assert!(again.contains(&format!("is read at commit {COMMIT}, recorded when")), "{again}");
         hub.run(&workspace, &["-q", "--fresh"]).success();
         assert_eq!(pin(&lock()), next);
         // The lock next to the pipeline pins the old commit.

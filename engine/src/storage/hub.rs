@@ -93,6 +93,9 @@ impl Hub {
         }
         let pinned = self.options.pins.get(&model.to_string()).filter(|commit| is_commit(commit));
         if let Some(commit) = pinned {
+            tracing::info!(
+                "`{model}` is read at commit {commit}, recorded when the run began; `--fresh` uses the current one"
+            );
             return Ok(commit.clone());
         }
         #[cfg(feature = "cloud")]
