@@ -3,10 +3,13 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::support::tables::{optional_texts, read_parquet, strings, table, texts, write_parquet};
-use crate::support::{Pipeline, Workspace, count, demo_model};
+use crate::support::tables::{
+    footer_value, optional_texts, read_parquet, strings, table, texts, write_parquet,
+    write_parquet_with,
+};
+use crate::support::{Pipeline, Workspace, count, demo_model, files_below};
 
 fn workspace() -> Workspace {
     let workspace = Workspace::new();
@@ -193,6 +196,30 @@ fn folders_named_key_and_value_become_columns() {
         let rows = kept(&read_parquet(&workspace.path("out4/data")));
         assert_eq!(rows, ["4 Some(\"de\") None", "5 Some(\"en\") None", "6 Some(\"fr\") None"]);
     }
+}
+
+#[test]
+fn columns_of_folders_are_in_the_schema_of_spark() {
+    const KEY: &str = "org.apache.spark.sql.parquet.row.metadata";
+    let field =
+        |name: &str| json!({"name": name, "type": "string", "nullable": true, "metadata": {}});
+    let schema = json!({"type": "struct", "fields": [field("id"), field("text")]}).to_string();
+    let workspace = workspace();
+    for path in ["input/lang=en/a.parquet", "input/lang=de/b.parquet"] {
+        document(&workspace, path);
+        let rows = read_parquet(&workspace.path(path));
+        write_parquet_with(&workspace.path(path), &rows, 1, &[(KEY, &schema)]);
+    }
+    workspace.run(&pipeline());
+    let file = files_below(&workspace.path("out/data")).remove(0);
+    let written: Value = serde_json::from_str(&footer_value(&file, KEY).unwrap()).unwrap();
+    let names =
+        written["fields"].as_array().unwrap().iter().map(|field| field["name"].as_str().unwrap());
+    let output = read_parquet(&file);
+    let columns: Vec<&String> =
+        output.schema_ref().fields().iter().map(|field| field.name()).collect();
+    assert_eq!(names.collect::<Vec<_>>(), columns);
+    assert!(columns.iter().any(|name| *name == "lang"));
 }
 
 #[test]

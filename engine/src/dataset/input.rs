@@ -169,6 +169,13 @@ impl Dataset {
         self.schema.fields().iter().map(|field| field.name().as_str()).collect()
     }
 
+    /// Returns the columns that folders named `key=value` add to the files.
+    pub fn folder_columns(&self) -> Vec<Field> {
+        let count = self.files.first().map_or(0, |file| file.partitions.len());
+        let fields = self.schema.fields();
+        fields[fields.len() - count..].iter().map(|field| field.as_ref().clone()).collect()
+    }
+
     pub fn column(&self, name: &str) -> Option<&Field> {
         self.schema.column_with_name(name).map(|(_, field)| field)
     }

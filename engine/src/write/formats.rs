@@ -30,7 +30,8 @@ pub(super) struct Format<'a> {
 impl<'a> Format<'a> {
     pub(super) fn from_plan(plan: &'a Plan) -> Self {
         let output = &plan.spec.pipeline.output;
-        let metadata = output_metadata(&plan.dataset.metadata, &columns::added(plan));
+        let new_columns = [plan.dataset.folder_columns(), columns::added(plan)].concat();
+        let metadata = output_metadata(&plan.dataset.metadata, &new_columns);
         let schema = if output.format == OutputFormat::Megatron {
             let tokens = DataType::new_large_list(DataType::UInt32, false);
             Arc::new(Schema::new(vec![Field::new("tokens", tokens, false)]))
