@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -11,7 +12,9 @@ use serde_json::{Value, json};
 use crate::support::faults::Pause;
 use crate::support::pages;
 use crate::support::tables::{corpus, write_parquet};
-use crate::support::{Answer, Pipeline, Tiny, Workspace, demo_model, read_json, repository};
+use crate::support::{
+    Answer, Pipeline, Tiny, Workspace, demo_model, files_below, read_json, repository,
+};
 
 /// Two documents of three windows.
 fn workspace() -> Workspace {
@@ -655,6 +658,18 @@ fn caches_and_old_runs_are_listed_and_cleared_by_name() {
     assert!(kept["runs"][0]["bytes"].as_u64().unwrap() > 1000, "{kept:#}");
     let kept = cache(&["--clear", "tables,runs", "--unused-days", "1"]);
     assert_eq!(kept["removed"], json!([]), "both were used today");
+    // To list a run is not to use it.
+    let now = SystemTime::now();
+    let days_ago = |days: u64| now - Duration::from_secs(days * 86_400);
+    let old = fs::FileTimes::new().set_accessed(days_ago(40)).set_modified(days_ago(41));
+    for file in files_below(&workspace.path("out.run")) {
+        fs::File::options().write(true).open(file).unwrap().set_times(old).unwrap();
+    }
+    for _ in 0..2 {
+        assert_eq!(cache(&[])["runs"][0]["unused_days"], 40);
+    }
+    let kept = cache(&["--clear", "runs", "--unused-days", "41"]);
+    assert_eq!(kept["removed"], json!([]));
     let kept = cache(&["--clear", "tables"]);
     assert_eq!((entries(&kept, "tables"), kept["removed"].as_array().unwrap().len()), (0, 1));
     // A journal that a process writes.

@@ -153,7 +153,11 @@ impl CacheEntry {
                 continue;
             }
             bytes += status.len();
-            for time in [status.modified(), status.accessed()].into_iter().flatten() {
+            // These are read to list a run.
+            let is_listed = path.ends_with("manifest.json")
+                || path.parent().is_some_and(|folder| folder.ends_with("units"));
+            let accessed = status.accessed().ok().filter(|_| !is_listed);
+            for time in status.modified().into_iter().chain(accessed) {
                 last = last.max(time);
             }
         }
