@@ -511,6 +511,16 @@ fn standard_output_ends_with_the_summary_and_logs_go_to_standard_error() {
     assert_eq!(workspace.longsift(&["run", "pipeline.yaml", "-q"]).success().stderr, "");
     let arguments = ["run", "pipeline.yaml", "--fresh", "--log-format", "json", "-v", "-q"];
     workspace.longsift(&arguments).success();
+    for (arguments, rows) in
+        [(&arguments[..5], true), (&["run", "pipeline.yaml", "--log-format", "json"], false)]
+    {
+        let answer = workspace.longsift(arguments).success();
+        let events = answer.stderr.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let closing: Vec<Value> = events.filter(|event| event["closing"].is_string()).collect();
+        assert_eq!(closing.len(), 1, "{}", answer.stderr);
+        let closing = closing[0]["closing"].as_str().unwrap();
+        assert!(closing.contains("  data ") && closing.contains("  rows ") == rows, "{closing}");
+    }
     let arguments =
         ["plan", "pipeline.yaml", "--log-format", "json", "--set", "input.path=nowhere"];
     let answer = workspace.longsift(&arguments).expect(2);

@@ -14,7 +14,7 @@ use crate::base::secrets::shown;
 use crate::base::stop::Stop;
 use crate::base::text::{count, json_safe, shell_word};
 use crate::cli::logging::RESULT;
-use crate::cli::{AnswerFormat, Cli, Engine, RunArguments};
+use crate::cli::{AnswerFormat, Cli, Engine, LogFormat, RunArguments};
 use crate::plan::Plan;
 use crate::report::closing::{LabelTable, closing_line, closing_table};
 use crate::run::{Phase, RunOptions, finish_commit};
@@ -60,6 +60,7 @@ pub(super) fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8>
         tracing::info!(target: RESULT, "the selection of {kept} samples replaces one of {replaced}");
     }
     summary.run_id.clone_from(&arguments.run_id);
+    let mut closing = String::new();
     if summary.status == "nothing_to_do" {
         summary.exit_code = arguments.nothing_to_do_exit;
         let why = match arguments.phase {
@@ -72,15 +73,20 @@ pub(super) fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8>
             _ => "the output is complete and nothing has changed",
         };
         tracing::info!(target: RESULT, "nothing to do: {why}");
-    } else if !cli.quiet {
+    } else {
         let output = &plan.spec.pipeline.output;
         let compared = output.compare.iter().map(|formula| formula.name()).collect();
         let column = output.report_by.as_deref().zip(outcome.labels.as_ref());
         let labels = column.map(|(column, shares)| LabelTable { column, compared, shares });
-        eprint(&terminal_text(&closing_table(&summary, &progress.times(), labels.as_ref())));
+        closing.push_str(&closing_table(&summary, &progress.times(), labels.as_ref()));
     }
-    if !cli.quiet && summary.shard.is_none() {
-        eprint(&terminal_text(&output_paths(&plan)));
+    if summary.shard.is_none() {
+        closing.push_str(&output_paths(&plan));
+    }
+    match cli.log_format {
+        _ if cli.quiet => {}
+        LogFormat::Text => eprint(&terminal_text(&closing)),
+        LogFormat::Json => tracing::info!(target: RESULT, closing, "the run has ended"),
     }
     let observed = observers.ended(Some(&plan), &summary);
     print_summary(arguments, &summary)?;
