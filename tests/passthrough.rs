@@ -270,6 +270,19 @@ fn metadata_is_kept_and_that_of_hugging_face_extended() {
         metadata.iter().map(|(key, value)| (*key, value.as_str())).collect();
     write_parquet_with(&workspace.path("input/a.parquet"), &input(), 7, &metadata);
     workspace.run(&Pipeline::tokens("model", 16));
+    let all = |workspace: &Workspace| {
+        let first = &files_below(&workspace.path("out/data"))[0];
+        ["origin", "huggingface"].map(|key| footer_value(first, key).unwrap())
+    };
+    let of_arrow = Workspace::new();
+    Tiny::new().write(&of_arrow.path("model"));
+    fs::create_dir(of_arrow.path("input")).unwrap();
+    let pairs = metadata.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+    let schema = input().schema().as_ref().clone().with_metadata(pairs.collect::<BTreeMap<_, _>>());
+    let rows = input().with_schema(Arc::new(schema)).unwrap();
+    write_arrow(&of_arrow.path("input/a.arrow"), &rows);
+    of_arrow.run(&Pipeline::tokens("model", 16));
+    assert_eq!(all(&of_arrow), all(&workspace));
     for file in files_below(&workspace.path("out/data")) {
         assert_eq!(footer_value(&file, "origin").unwrap(), "a shelf");
         let value: Value =

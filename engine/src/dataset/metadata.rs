@@ -46,10 +46,13 @@ pub(super) fn union(files: &[InputFile]) -> (Vec<(String, String)>, Vec<String>)
     (kept, differing.into_iter().map(note).collect())
 }
 
-/// Returns the key-values of a file: those of its footer, then those that only its Arrow schema has.
+/// Returns the key-values of a file: those of its Parquet footer, then those that only its Arrow schema has.
 fn key_values(file: &InputFile) -> Vec<(String, String)> {
-    let Contents::Parquet(footer, _) = &file.contents else { return Vec::new() };
-    let footer = footer.metadata.file_metadata().key_value_metadata().into_iter().flatten();
+    let footer = match &file.contents {
+        Contents::Parquet(footer, _) => footer.metadata.file_metadata().key_value_metadata(),
+        _ => None,
+    };
+    let footer = footer.into_iter().flatten();
     let footer = footer.map(|pair| (pair.key.clone(), pair.value.clone().unwrap_or_default()));
     let mut pairs: Vec<_> = footer.filter(|(key, _)| key != ARROW_SCHEMA_META_KEY).collect();
     let of_schema: BTreeMap<_, _> = file.schema.metadata().iter().collect();
