@@ -126,8 +126,10 @@ pub(crate) fn select_input_files(
     };
     let (chosen, mut others): (Vec<String>, Vec<String>) =
         names.iter().cloned().partition(|name| kind(name) == Some(chosen));
-    // In a folder without other data, plain JSON files count as data that is not read.
-    others.retain(|name| looks_like_data(name) || chosen.is_empty() && is_plain_json(name));
+    // Plain JSON files count as data that is not read if there is no other data, or if that is compressed JSON.
+    let is_data = |name: &String| name.to_ascii_lowercase().contains(".json.");
+    let has_json = chosen.is_empty() || chosen.iter().any(is_data);
+    others.retain(|name| looks_like_data(name) || has_json && is_plain_json(name));
     Ok((chosen, others))
 }
 
@@ -225,5 +227,8 @@ mod tests {
         );
         let metadata = select_input_files(&names[10..12], InputFormat::Auto).unwrap();
         assert_eq!(metadata.1, ["state.json"]);
+        let parts = ["a.json.gz", "b.json"].map(str::to_owned);
+        let (chosen, others) = select_input_files(&parts, InputFormat::Auto).unwrap();
+        assert_eq!((chosen, others), (parts[..1].to_vec(), parts[1..].to_vec()));
     }
 }
