@@ -17,6 +17,7 @@ import longsift
 import pyarrow.parquet as pq
 import pytest
 from conftest import REPOSITORY
+from longsift._command import pipeline_file
 from longsift._errors import error_for
 
 
@@ -111,6 +112,8 @@ def test_a_pipeline_may_be_a_mapping(pipeline: Path, monkeypatch: pytest.MonkeyP
     answer = longsift.validate(content)
     assert (answer["valid"], answer["name"], answer["problems"]) == (True, "test", [])
     assert sorted(Path().iterdir()) == before, "no temporary file is left"
+    with pipeline_file(content) as path:
+        assert Path(path).stat().st_mode & 0o777 == 0o600, "addresses may have passwords"
     summary = longsift.run(content, arguments=["-q"])
     assert summary.status == "done"
     assert longsift.run(pipeline, arguments=["-q"]).status == "nothing_to_do", "the file and the mapping are equivalent"

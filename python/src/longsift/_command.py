@@ -63,7 +63,9 @@ def pipeline_file(pipeline: Pipeline) -> Iterator[str]:
         # Paths in a pipeline are relative to its folder, so the file is in the current folder, under a unique name.
         path = Path(f"{Path(folder).name}.json")
         try:
-            path.write_text(json.dumps(pipeline), encoding="utf-8")
+            # Readable for this user only: addresses may have passwords.
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+                json.dump(pipeline, file)
             yield str(path)
         finally:
             path.unlink(missing_ok=True)
