@@ -126,7 +126,7 @@ pub(crate) fn select_input_files(
     };
     let (chosen, mut others): (Vec<String>, Vec<String>) =
         names.iter().cloned().partition(|name| kind(name) == Some(chosen));
-    // Plain JSON files count as data that is not read if there is no other data, or if that is compressed JSON.
+    // Plain JSON files count as data that is not read where all other data is compressed JSON, or absent.
     let is_data = |name: &String| name.to_ascii_lowercase().contains(".json.");
     let has_json = chosen.is_empty() || chosen.iter().any(is_data);
     others.retain(|name| looks_like_data(name) || has_json && is_plain_json(name));
