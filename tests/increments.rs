@@ -91,6 +91,31 @@ fn only_new_files_are_scored_and_the_threshold_stays() {
 }
 
 #[test]
+fn a_file_that_stays_unreadable_does_not_end_a_chain() {
+    let workspace = first_day();
+    workspace.write("input/bad.parquet", "PAR1 and no footer");
+    let next = |since: &str, output: &str| {
+        let mut pipeline = increment(since, output);
+        pipeline.input.push_str(", on_bad_file: quarantine");
+        let summary = run(&workspace, &pipeline);
+        workspace.longsift(&["verify", &format!("{output}.run")]).success();
+        summary
+    };
+    let quiet = next("out.run", "day2");
+    assert_eq!(
+        (&quiet["status"], &quiet["files_quarantined"]),
+        (&json!("nothing_to_do"), &json!(1))
+    );
+    add_file(&workspace, "c");
+    let busy = next("day2.run", "day3");
+    assert_eq!((count(&busy, "rows_in"), &busy["files_quarantined"]), (8, &json!(1)));
+    assert_eq!(next("day3.run", "day4")["status"], "nothing_to_do");
+    // The file is replaced by a whole one.
+    add_file(&workspace, "bad");
+    assert_eq!(count(&next("day4.run", "day5"), "rows_in"), 8);
+}
+
+#[test]
 fn a_finished_increment_warns_about_files_that_arrived_later() {
     let workspace = first_day();
     add_file(&workspace, "c");

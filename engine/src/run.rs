@@ -201,7 +201,9 @@ impl Run<'_> {
                 return Err(failure);
             }
             self.record_empty_increment()?;
-            return Ok(self.nothing_to_do(Summary::new("nothing_to_do", String::new())));
+            let files_quarantined = plan.dataset.bad_files.len() as u64;
+            let before = Summary::new("nothing_to_do", String::new());
+            return Ok(self.nothing_to_do(Summary { files_quarantined, ..before }));
         }
         let directory = self.directory;
         // Nothing is written if the existing result is up to date.

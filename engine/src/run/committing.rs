@@ -257,8 +257,11 @@ impl Run<'_> {
         let lock = lock::with_command(lock::lock_with_models(plan, &digests), plan);
         let calibration = calibration_bytes(plan, calibration, &lock.identity)?;
         let before = if plan.options.fresh { None } else { Manifest::read(directory)? };
+        let (scored, staged) = (ScoreTotals::default(), StagedFiles::default());
+        let mut manifest = manifest(plan, &lock, &scored, &staged, String::new());
         if let Some(before) = before {
             let is_current = before.input_before == plan.input_before
+                && before.bad_files == manifest.bad_files
                 && before.lock.identity == lock.identity
                 && before.is_in_place(directory)?
                 && before
@@ -276,8 +279,6 @@ impl Run<'_> {
                 };
             }
         }
-        let (scored, staged) = (ScoreTotals::default(), StagedFiles::default());
-        let mut manifest = manifest(plan, &lock, &scored, &staged, String::new());
         lock.write(&directory.lock_file())?;
         manifest.calibration = Some(directory.write_text(
             &directory.calibration(),
@@ -285,7 +286,8 @@ impl Run<'_> {
             &calibration,
         )?);
         directory.create_data()?;
-        let summary = self.base_summary("done");
+        let files_quarantined = plan.dataset.bad_files.len() as u64;
+        let summary = Summary { files_quarantined, ..self.base_summary("done") };
         manifest.summary =
             Some(directory.write_record(&directory.root, "summary.json", &summary)?);
         directory.write_record(&directory.root, "manifest.json", &sealed(&manifest))?;

@@ -202,7 +202,8 @@ pub(super) fn card_origin(directory: &RunDirectory, name: &str) -> Result<Option
 
 pub(super) fn refuse_unreadable_input(plan: &Plan) -> Result<()> {
     let files = plan.dataset.bad_files.len();
-    if !plan.units.is_empty() || files == 0 {
+    let is_increment = !plan.input_before.is_empty();
+    if !plan.units.is_empty() || files == 0 || is_increment {
         return Ok(());
     }
     let files = text::counted(files as u64, "file");
