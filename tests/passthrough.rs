@@ -11,8 +11,8 @@ use arrow_array::types::Int32Type;
 use arrow_array::{
     Array, ArrayRef, BinaryArray, BooleanArray, Date32Array, Decimal128Array, DictionaryArray,
     FixedSizeBinaryArray, Float32Array, Int8Array, Int32Array, Int64Array, LargeStringArray,
-    ListArray, RecordBatch, StringArray, StringViewArray, StructArray, TimestampMicrosecondArray,
-    UInt32Array, UInt64Array,
+    ListArray, NullArray, RecordBatch, StringArray, StringViewArray, StructArray,
+    TimestampMicrosecondArray, UInt32Array, UInt64Array,
 };
 use arrow_buffer::{NullBuffer, OffsetBuffer};
 use arrow_cast::cast;
@@ -195,11 +195,18 @@ fn files_of_different_writers_are_one_input() {
         })
         .collect();
     let wide = table(&columns);
-    for (first, second) in [(&narrow, &wide), (&wide, &narrow)] {
+    let nulls: ArrayRef = Arc::new(NullArray::new(ROWS));
+    let nulls = table(&[
+        ("id", narrow["id"].clone()),
+        ("nested", nulls),
+        ("tokens", narrow["tokens"].clone()),
+    ]);
+    for files in [[&narrow, &wide, &nulls], [&nulls, &wide, &narrow]] {
         let workspace = Workspace::new();
         Tiny::new().write(&workspace.path("model"));
-        write_parquet(&workspace.path("input/a.parquet"), first, 7);
-        write_arrow(&workspace.path("input/b.arrow"), second);
+        write_parquet(&workspace.path("input/a.parquet"), files[0], 7);
+        write_arrow(&workspace.path("input/b.arrow"), files[1]);
+        write_parquet(&workspace.path("input/c.parquet"), files[2], 7);
         let pipeline = Pipeline::tokens("model", 16).filter("keep_fraction: 1");
         workspace.write("pipeline.yaml", pipeline.to_string());
         let both = ["run", "pipeline.yaml", "-q", "--set", "input.path=input/*"];
@@ -207,8 +214,15 @@ fn files_of_different_writers_are_one_input() {
         let output = read_parquet(&workspace.path("out/data"));
         assert_eq!(output.schema().field(1).data_type(), wide["nested"].data_type());
         let ids = rows_by_id(&output);
-        check_columns(&output, &narrow, &ids, "tokens");
-        assert_eq!(ids.iter().filter(|id| **id == 7).count(), 2 * 2, "of both files");
+        // Each file has as many windows.
+        let windows = ids.len() / files.len();
+        for (file, rows) in files.into_iter().zip(0..) {
+            let start = rows * windows;
+            let source =
+                if file["nested"].data_type() == &DataType::Null { &nulls } else { &narrow };
+            let rows = &ids[start..start + windows];
+            check_columns(&output.slice(start, windows), source, rows, "tokens");
+        }
     }
 }
 

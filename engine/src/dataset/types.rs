@@ -1,13 +1,15 @@
 //! Equivalent column types, and conversion of arrays between them.
 //!
-//! Types are equivalent if they differ only in string or binary width, views, or dictionary encoding, at any depth. All
-//! functions handle nested types; nullability and names are those of the target.
+//! Types are equivalent if they differ only in the width of strings, binaries or lists, views, or dictionary encoding, or if
+//! one is null, at any depth. All functions handle nested types; nullability and names are those of the target.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::{Array, ArrayRef, GenericListViewArray, OffsetSizeTrait, make_array};
+use arrow_array::{
+    Array, ArrayRef, GenericListViewArray, OffsetSizeTrait, make_array, new_null_array,
+};
 use arrow_cast::{CastOptions, cast_with_options};
 use arrow_schema::{ArrowError, DataType, Field, FieldRef, TimeUnit};
 
@@ -234,6 +236,8 @@ pub(super) fn widest(left: &DataType, right: &DataType) -> Option<DataType> {
         return (left_text == right_text).then(|| wider.clone());
     }
     Some(match (left, right) {
+        // A column without values, as pandas writes it.
+        (DataType::Null, other) | (other, DataType::Null) => other.clone(),
         (DataType::Dictionary(left_key, left), DataType::Dictionary(right_key, right)) => {
             let key =
                 if left_key == right_key { left_key.clone() } else { Box::new(DataType::Int64) };
@@ -406,6 +410,9 @@ fn conform_at(array: &ArrayRef, to: &DataType, is_inside: bool) -> Result<ArrayR
     if array.data_type() == to {
         return Ok(Arc::clone(array));
     }
+    if *array.data_type() == DataType::Null {
+        return Ok(new_null_array(to, array.len()));
+    }
     if let (DataType::List(item), DataType::LargeList(_)) = (array.data_type(), to) {
         let wider = cast_with_options(
             array,
@@ -499,6 +506,7 @@ mod tests {
     fn other_differences_are_refused() {
         assert_eq!(widest(&DataType::Utf8, &DataType::Binary), None);
         assert_eq!(widest(&DataType::Int32, &DataType::Int64), None);
+        assert_eq!(widest(&DataType::Null, &list(DataType::Int32)), Some(list(DataType::Int32)));
         assert_eq!(widest(&list(DataType::Int32), &list(DataType::Int64)), None);
         let named =
             |name: &str| DataType::Struct(vec![Field::new(name, DataType::Int32, true)].into());
