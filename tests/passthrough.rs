@@ -226,6 +226,44 @@ fn files_of_different_writers_are_one_input() {
     }
 }
 
+#[test]
+fn second_schemas_of_files_with_a_column_without_values_are_left_out() {
+    let workspace = Workspace::new();
+    Tiny::new().write(&workspace.path("model"));
+    let rows = input();
+    let column = |nested: ArrayRef| {
+        table(&[("id", rows["id"].clone()), ("nested", nested), ("tokens", rows["tokens"].clone())])
+    };
+    let features = |kind: &str| {
+        let value = json!({ "dtype": kind, "_type": "Value" });
+        json!({ "info": { "features": { "nested": value } } }).to_string()
+    };
+    for (name, nested, kind) in [
+        ("a", Arc::new(NullArray::new(ROWS)) as ArrayRef, "null"),
+        ("b", rows["string"].clone(), "string"),
+    ] {
+        let metadata = [("huggingface", features(kind)), ("of", name.to_owned())];
+        let metadata = metadata.iter().map(|(key, value)| (*key, &**value)).collect::<Vec<_>>();
+        write_parquet_with(
+            &workspace.path(&format!("input/{name}.parquet")),
+            &column(nested),
+            7,
+            &metadata,
+        );
+    }
+    let kind_of_output = || {
+        let file = &files_below(&workspace.path("out/data"))[0];
+        assert_eq!(footer_value(file, "of").unwrap(), "a");
+        let value: Value = serde_json::from_str(&footer_value(file, "huggingface")?).unwrap();
+        Some(value["info"]["features"]["nested"]["dtype"].as_str().unwrap().to_owned())
+    };
+    workspace.run(&Pipeline::tokens("model", 16));
+    assert_eq!(kind_of_output().as_deref(), Some("string"));
+    fs::rename(workspace.path("input/b.parquet"), workspace.path("b.parquet")).unwrap();
+    workspace.run(&Pipeline::tokens("model", 16));
+    assert_eq!(kind_of_output().as_deref(), Some("null"), "no other file has values");
+}
+
 fn write_arrow(path: &Path, batch: &RecordBatch) {
     let mut file =
         arrow_ipc::writer::FileWriter::try_new(File::create(path).unwrap(), &batch.schema())

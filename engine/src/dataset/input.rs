@@ -118,7 +118,7 @@ impl Dataset {
             .and_then(|()| super::unify::unify(&mut files));
         match unified {
             Ok(schema) if problems.is_empty() => {
-                let (metadata, differences) = super::metadata::union(&files);
+                let (metadata, differences) = super::metadata::union(&files, &schema);
                 let DiscoveredFiles { root, hub, mut notes, .. } = found;
                 notes.extend(differences);
                 Ok(Self { root, files, schema, metadata, notes, bad_files, lines, hub })

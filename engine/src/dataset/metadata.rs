@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use arrow_schema::{DataType, Field};
+use arrow_schema::{DataType, Field, FieldRef, Schema};
 use parquet::arrow::ARROW_SCHEMA_META_KEY;
 use serde_json::{Map, Value, json};
 
@@ -15,14 +15,25 @@ use super::types;
 const HUGGING_FACE: &str = "huggingface";
 const PANDAS: &str = "pandas";
 const SPARK: &str = "org.apache.spark.sql.parquet.row.metadata";
+/// Schemas whose readers would not see the new columns; without them, they use that of the file.
+const OTHER_SCHEMAS: [&str; 3] = ["parquet.avro.schema", "avro.schema", "iceberg.schema"];
 
-/// Returns the key-values of all files, in order of appearance, and notes about keys with other values than the first.
-pub(super) fn union(files: &[InputFile]) -> (Vec<(String, String)>, Vec<String>) {
+/// Returns the key-values of all files, in order of appearance, and notes about keys with other values than the first. Second
+/// schemas of files that have a column without values are left out: they declare it as null. `schema`: columns of all files.
+pub(super) fn union(files: &[InputFile], schema: &Schema) -> (Vec<(String, String)>, Vec<String>) {
     let mut kept: Vec<(String, String)> = Vec::new();
     let mut first_seen: BTreeMap<String, (usize, &str)> = BTreeMap::new();
     let mut differing: BTreeMap<String, (&str, Vec<&str>)> = BTreeMap::new();
+    let has_null = |data_type| types::contains(data_type, DataType::is_null);
     for file in files {
-        for (key, value) in key_values(file) {
+        let is_widened = |(field, position): (&FieldRef, &usize)| {
+            let own = file.schema.field(*position).data_type();
+            has_null(own) && own != field.data_type()
+        };
+        let is_widened = schema.fields().iter().zip(&file.positions).any(is_widened);
+        let mut pairs = key_values(file);
+        pairs.retain(|(key, _)| !is_widened || ![HUGGING_FACE, PANDAS, SPARK].contains(&&**key));
+        for (key, value) in pairs {
             match first_seen.get(&key) {
                 None => {
                     first_seen.insert(key.clone(), (kept.len(), &file.path));
@@ -67,7 +78,7 @@ fn key_values(file: &InputFile) -> Vec<(String, String)> {
 /// Returns the key-values of an output with the input's columns and `new_columns`, which are numbers, strings and booleans.
 ///
 /// `huggingface`, `pandas` and Spark's schema get the new columns and lose counts of the input's rows and bytes;
-/// everything else is copied, including values under these keys that are not valid JSON.
+/// everything else is copied, including values under these keys that are not valid JSON, but no schema of Avro or Iceberg.
 pub fn output_metadata(input: &[(String, String)], new_columns: &[Field]) -> Vec<(String, String)> {
     let change = |(key, value): &(String, String)| {
         let changed = serde_json::from_str(value).ok().and_then(|parsed| match key.as_str() {
@@ -78,7 +89,8 @@ pub fn output_metadata(input: &[(String, String)], new_columns: &[Field]) -> Vec
         });
         (key.clone(), changed.map_or_else(|| value.clone(), |changed| changed.to_string()))
     };
-    input.iter().filter(|(key, _)| key != ARROW_SCHEMA_META_KEY).map(change).collect()
+    let is_kept = |key: &str| key != ARROW_SCHEMA_META_KEY && !OTHER_SCHEMAS.contains(&key);
+    input.iter().filter(|(key, _)| is_kept(key)).map(change).collect()
 }
 
 /// Updates `{"info": {"features": {name: feature}}, "fingerprint": …}`, as written by `datasets`.
@@ -278,10 +290,14 @@ mod tests {
     }
 
     #[test]
-    fn other_keys_are_copied_and_the_arrow_schema_is_not() {
+    fn other_keys_are_copied_and_other_schemas_are_not() {
         let pair = |key: &str, value: &str| (key.to_string(), value.to_string());
-        let input =
-            [pair("licence", "CC0"), pair("ARROW:schema", "AAAA"), pair("pandas", "not JSON")];
+        let input = [
+            pair("licence", "CC0"),
+            pair("ARROW:schema", "AAAA"),
+            pair("avro.schema", "{}"),
+            pair("pandas", "not JSON"),
+        ];
         assert_eq!(
             output_metadata(&input, &columns()),
             [pair("licence", "CC0"), pair("pandas", "not JSON")]
