@@ -44,9 +44,10 @@ const DECLARED_KEY: &str = "longsift:dictionary_key";
 ///
 /// Only dictionaries change. Dictionaries of strings and binaries get keys of at least 32 bits in memory, where rows of
 /// many row groups are combined; the column records the declared key type for [`written_field`]. Other dictionaries
-/// become plain columns, as other Parquet readers read them.
+/// become plain columns, as other Parquet readers read them. No dictionary is ordered: its values are in order of appearance.
 pub(super) fn output_field(field: &FieldRef) -> FieldRef {
-    let mut output = field.as_ref().clone().with_data_type(output_type(field.data_type()));
+    let output = field.as_ref().clone().with_data_type(output_type(field.data_type()));
+    let mut output = output.with_dict_is_ordered(false);
     if let (DataType::Dictionary(key, _), DataType::Dictionary(wide, _)) =
         (field.data_type(), output.data_type())
         && key != wide
@@ -500,6 +501,13 @@ mod tests {
             widest(&fields(DataType::Utf8), &fields(DataType::LargeUtf8)),
             Some(fields(DataType::LargeUtf8))
         );
+    }
+
+    #[test]
+    fn no_output_dictionary_is_ordered() {
+        let levels = dictionary(DataType::Int8, DataType::Utf8);
+        let ordered = Field::new("level", levels, true).with_dict_is_ordered(true);
+        assert_eq!(output_field(&Arc::new(ordered)).dict_is_ordered(), Some(false));
     }
 
     #[test]
