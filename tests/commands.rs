@@ -680,6 +680,9 @@ fn caches_and_old_runs_are_listed_and_cleared_by_name() {
     }
     let kept = cache(&["--clear", "runs", "--unused-days", "41"]);
     assert_eq!(kept["removed"], json!([]));
+    let manifest = fs::File::open(workspace.path("out.run/manifest.json")).unwrap();
+    manifest.set_times(fs::FileTimes::new().set_accessed(now)).unwrap();
+    assert_eq!(cache(&[])["runs"][0]["unused_days"], 0, "another program has read it");
     let kept = cache(&["--clear", "tables"]);
     assert_eq!((entries(&kept, "tables"), kept["removed"].as_array().unwrap().len()), (0, 1));
     // A journal that a process writes.

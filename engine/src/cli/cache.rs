@@ -105,6 +105,8 @@ pub(super) fn cache(arguments: &CacheArguments) -> Result<CacheListing> {
         let mut found = Vec::new();
         run_directories(runs, &mut found)?;
         for path in found {
+            let entry = CacheEntry::measure(path.clone(), now)?;
+            let uses = last_uses(&path);
             let directory = RunDirectory::open(&path)?;
             let state = match (directory.holder()?, Manifest::read_last_selection(&directory)) {
                 (Some(_), _) => "running",
@@ -113,7 +115,7 @@ pub(super) fn cache(arguments: &CacheArguments) -> Result<CacheListing> {
                 (None, Err(Failure::Problems(_))) => "damaged",
                 (None, Err(stopped)) => return Err(stopped),
             };
-            let entry = CacheEntry::measure(path, now)?;
+            restore_uses(uses);
             if state != "finished" || !arguments.selects(RUNS, &entry) {
                 kept.runs.push(ListedRun { entry, state });
                 continue;
@@ -132,6 +134,22 @@ pub(super) fn cache(arguments: &CacheArguments) -> Result<CacheListing> {
         }
     }
     Ok(kept)
+}
+
+/// Returns the access times of the files that are read to list a run.
+fn last_uses(run: &Path) -> Vec<(PathBuf, SystemTime)> {
+    let units = files::list_if_present(&run.join("units")).unwrap_or_default();
+    let read = units.into_iter().chain([run.join("manifest.json")]);
+    let last = |path: PathBuf| Some((path.clone(), fs::metadata(path).ok()?.accessed().ok()?));
+    read.filter_map(last).collect()
+}
+
+/// Restores access times, as to list a run is not to use it. Fails silently for files of other users.
+fn restore_uses(uses: Vec<(PathBuf, SystemTime)>) {
+    for (path, accessed) in uses {
+        let times = fs::FileTimes::new().set_accessed(accessed);
+        drop(fs::File::open(path).and_then(|file| file.set_times(times)));
+    }
 }
 
 impl CacheArguments {
@@ -153,11 +171,7 @@ impl CacheEntry {
                 continue;
             }
             bytes += status.len();
-            // These are read to list a run.
-            let is_listed = path.ends_with("manifest.json")
-                || path.parent().is_some_and(|folder| folder.ends_with("units"));
-            let accessed = status.accessed().ok().filter(|_| !is_listed);
-            for time in status.modified().into_iter().chain(accessed) {
+            for time in [status.modified(), status.accessed()].into_iter().flatten() {
                 last = last.max(time);
             }
         }
