@@ -113,6 +113,12 @@ fn a_file_that_stays_unreadable_does_not_end_a_chain() {
     // The file is replaced by a whole one.
     add_file(&workspace, "bad");
     assert_eq!(count(&next("day4.run", "day5"), "rows_in"), 8);
+    // A finished increment keeps its output.
+    let before = workspace.hashes(&["day5"]);
+    workspace.write("input/bad.parquet", "PAR1 and no footer");
+    let refused = workspace.longsift(&["run", "increment.yaml", "-q"]).expect(3).stderr;
+    assert!(refused.contains("the input has no readable rows"), "{refused}");
+    assert_eq!(workspace.hashes(&["day5"]), before);
 }
 
 #[test]

@@ -194,7 +194,7 @@ impl Run<'_> {
         self.ours = data_files(self.directory, is_replaced)?;
         refuse_foreign_data(self.directory, &self.ours, plan.options.fresh)?;
         refuse_foreign_pages(plan)?;
-        refuse_unreadable_input(plan)?;
+        refuse_unreadable_input(plan, &self.ours)?;
         // An increment without new files has nothing to filter. Any other input without rows is processed as usual.
         if plan.units.is_empty() && !plan.input_before.is_empty() && self.ours.is_empty() {
             if let Some(failure) = self.unfinishable.take_if(|_| !plan.options.fresh) {

@@ -72,12 +72,13 @@ pub fn done(plan: &Plan) -> Result<CompletedWork> {
         None => plan.directory.clone(),
     };
     if plan.options.shard.is_none() {
+        let ours = data_files(&plan.directory, false)?;
         // A run finishes a commit that was interrupted before it looks at the data.
         if commit::read_intent(&plan.directory)?.is_none() {
-            refuse_foreign_data(&plan.directory, &data_files(&plan.directory, false)?, false)?;
+            refuse_foreign_data(&plan.directory, &ours, false)?;
         }
         refuse_foreign_pages(plan)?;
-        refuse_unreadable_input(plan)?;
+        refuse_unreadable_input(plan, &ours)?;
     }
     let before = PipelineLock::read(&directory.lock_file())?;
     let digests = known_digests(plan, before.as_ref())?;
@@ -200,10 +201,11 @@ pub(super) fn card_origin(directory: &RunDirectory, name: &str) -> Result<Option
     Ok(directory.output_text(name)?.map(|text| CardOrigin::from_text(&text)))
 }
 
-pub(super) fn refuse_unreadable_input(plan: &Plan) -> Result<()> {
+/// Refuses an input whose files cannot be opened, except in an increment without output. `ours`: data files of this run directory.
+pub(super) fn refuse_unreadable_input(plan: &Plan, ours: &[Part]) -> Result<()> {
     let files = plan.dataset.bad_files.len();
-    let is_increment = !plan.input_before.is_empty();
-    if !plan.units.is_empty() || files == 0 || is_increment {
+    let is_new_increment = !plan.input_before.is_empty() && ours.is_empty();
+    if !plan.units.is_empty() || files == 0 || is_new_increment {
         return Ok(());
     }
     let files = text::counted(files as u64, "file");
