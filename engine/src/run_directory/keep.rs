@@ -193,10 +193,11 @@ impl RunDirectory {
         self.marked_reports().into_iter().try_for_each(|(path, mark)| marked::check(&path, mark))
     }
 
-    /// Returns the existing files of the report that longsift wrote.
+    /// Returns the existing report and list of missing units, if longsift wrote them.
     pub fn own_reports(&self) -> Result<Vec<PathBuf>> {
         let mut own = Vec::new();
-        for (path, mark) in self.marked_reports() {
+        let missing = (self.missing(), Self::MISSING_MARK);
+        for (path, mark) in self.marked_reports().into_iter().chain([missing]) {
             if marked::carries(&path, mark)? {
                 own.push(path);
             }
