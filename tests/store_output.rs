@@ -231,6 +231,27 @@ fn a_run_directory_in_use_is_not_changed() {
 }
 
 #[test]
+fn a_run_whose_machine_failed_does_not_run() {
+    let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
+    bucket.inject(|_, request| {
+        let commits = request.method == "PUT" && request.path.ends_with("intent.json");
+        commits.then_some(Fault::Status(403, "AccessDenied"))
+    });
+    run(&scenario.before, &bucket, &[]).expect(4);
+    bucket.clear_faults();
+    let claim = json!({
+        "pid": 1, "host": "gone", "started": "2026-11-20T00:00:00Z", "place": "elsewhere",
+        "number": 1, "beats": 3,
+    });
+    for (minutes, state) in [(1, "running"), (11, "unfinished")] {
+        bucket.put_aged("x/out.run/lock", claim.to_string(), Duration::from_mins(minutes));
+        let mut command = scenario.before.command(&["status", "s3://bucket/x/out.run"]);
+        let answer = Answer::from_output(bucket.serve(&mut command).output().unwrap()).success();
+        assert!(answer.stdout.starts_with(state), "{}", answer.stdout);
+    }
+}
+
+#[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
 fn an_unrenewed_lease_expires() {
     let (scenario, bucket) = (Scenario::first_run(), Bucket::new());

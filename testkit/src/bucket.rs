@@ -148,7 +148,13 @@ impl Bucket {
     }
 
     pub fn put(&self, key: &str, bytes: impl Into<Vec<u8>>) {
-        self.state.objects.lock().unwrap().insert(key.to_owned(), bytes.into());
+        // Backdated, since recently written files may not count as settled.
+        self.put_aged(key, bytes, Duration::from_mins(1));
+    }
+
+    /// Writes an object whose last change was `age` ago.
+    pub fn put_aged(&self, key: &str, bytes: impl Into<Vec<u8>>, age: Duration) {
+        self.state.objects.lock().unwrap().insert(key.to_owned(), bytes.into(), age);
     }
 
     /// Replaces an object at this moment, whereas [`put`](Self::put) backdates it.

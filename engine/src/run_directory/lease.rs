@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +31,8 @@ type StorageResult<T> = std::result::Result<T, StorageError>;
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(5);
 /// A lease that stays unchanged for this long has expired: three missed renewals and a late one.
 const EXPIRY: Duration = Duration::from_secs(20);
+/// The owner of a lease of this age does not run, even if the clocks of this machine and of the store differ by minutes.
+const ABANDONED: Duration = Duration::from_mins(10);
 /// A lease renewed this recently is valid without a request. Must be much shorter than [`EXPIRY`].
 const RECENT: Duration = Duration::from_secs(2);
 /// A lease whose renewal fails is still valid for this long. Must be much shorter than [`EXPIRY`].
@@ -243,10 +245,14 @@ pub(super) fn check_free(path: &Path, root: &Path) -> Result<()> {
     }
 }
 
-/// Reads the holder of a lease, without waiting to see whether it is alive.
+/// Reads the holder of a lease, without waiting to see whether it is alive. `None` if the lease was not renewed for long.
 pub(super) fn read_holder(path: &Path) -> Result<Option<Holder>> {
     let claim = read(path)?.and_then(|(claim, _)| claim);
-    Ok(claim.filter(|claim| !has_ended(claim)).map(|claim| claim.holder))
+    let Some(claim) = claim.filter(|claim| !has_ended(claim)) else { return Ok(None) };
+    let renewed = files::stamp(path)?.and_then(|stamp| u64::try_from(stamp.modified_ns).ok());
+    let renewed = renewed.map(|ns| SystemTime::UNIX_EPOCH + Duration::from_nanos(ns));
+    let age = renewed.and_then(|renewed| SystemTime::now().duration_since(renewed).ok());
+    Ok(age.is_none_or(|age| age < ABANDONED).then_some(claim.holder))
 }
 
 /// Polls a lease until it is removed or has expired; an error if it is renewed.

@@ -86,9 +86,8 @@ impl<'a> ParsedRequest<'a> {
 }
 
 impl Objects {
-    pub(super) fn insert(&mut self, key: String, bytes: Vec<u8>) {
-        // Backdated, since recently written files may not count as settled.
-        let modified = SystemTime::now() - Duration::from_mins(1);
+    pub(super) fn insert(&mut self, key: String, bytes: Vec<u8>, age: Duration) {
+        let modified = SystemTime::now() - age;
         self.by_key.insert(key, Object { modified, ..Object::new(bytes, None) });
     }
 
