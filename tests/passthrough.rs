@@ -20,9 +20,11 @@ use arrow_schema::{DataType, Field, Fields};
 use arrow_select::concat::concat_batches;
 use arrow_select::take::take;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::basic::{LogicalType, Repetition};
 use parquet::data_type::{ByteArray, ByteArrayType, Int96, Int96Type};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
+use parquet::schema::types::Type;
 use serde_json::{Value, json};
 
 use crate::support::tables::{
@@ -420,6 +422,43 @@ fn check_slices(output: &RecordBatch, input: &RecordBatch, rows: &[usize]) {
             .as_primitive_opt::<arrow_array::types::Float64Type>()
             .is_some()
     );
+}
+
+#[test]
+fn a_variant_is_named_because_its_declaration_is_lost() {
+    let leaf = |name: &str| {
+        let leaf = Type::primitive_type_builder(name, parquet::basic::Type::BYTE_ARRAY);
+        Arc::new(leaf.with_repetition(Repetition::REQUIRED).build().unwrap())
+    };
+    let group = Type::group_type_builder("value")
+        .with_repetition(Repetition::REQUIRED)
+        .with_logical_type(Some(LogicalType::variant(None)))
+        .with_fields(vec![leaf("metadata"), leaf("value")]);
+    let text = Type::primitive_type_builder("text", parquet::basic::Type::BYTE_ARRAY)
+        .with_logical_type(Some(LogicalType::String));
+    let fields = vec![Arc::new(text.build().unwrap()), Arc::new(group.build().unwrap())];
+    let schema = Arc::new(Type::group_type_builder("m").with_fields(fields).build().unwrap());
+    let workspace = Workspace::new();
+    workspace.link("model", &demo_model());
+    fs::create_dir(workspace.path("input")).unwrap();
+    let file = File::create(workspace.path("input/a.parquet")).unwrap();
+    let mut file = SerializedFileWriter::new(file, schema, Arc::default()).unwrap();
+    let mut group = file.next_row_group().unwrap();
+    while let Some(mut column) = group.next_column().unwrap() {
+        let levels =
+            (column.typed::<ByteArrayType>().get_descriptor().max_def_level() > 0).then_some([1]);
+        let levels = levels.as_ref().map(|levels| &levels[..]);
+        column
+            .typed::<ByteArrayType>()
+            .write_batch(&["words of a document".into()], levels, None)
+            .unwrap();
+        column.close().unwrap();
+    }
+    group.close().unwrap();
+    file.close().unwrap();
+    workspace.write("pipeline.yaml", Pipeline::text("model", 64).with_ids("text").to_string());
+    let stderr = workspace.longsift(&["plan", "pipeline.yaml"]).success().stderr;
+    assert!(stderr.contains("column `value` is a VARIANT and is written as a struct"), "{stderr}");
 }
 
 /// Writes two rows with times as INT96: nanoseconds of a day, and a Julian day number.

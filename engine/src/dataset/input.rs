@@ -121,6 +121,7 @@ impl Dataset {
                 let (metadata, differences) = super::metadata::union(&files, &schema);
                 let DiscoveredFiles { root, hub, mut notes, .. } = found;
                 notes.extend(differences);
+                notes.extend(super::metadata::variant_notes(&files));
                 Ok(Self { root, files, schema, metadata, notes, bad_files, lines, hub })
             }
             Ok(_) => Err(problems),

@@ -3,10 +3,12 @@
 //! Hugging Face `datasets`, pandas and Spark each store a second schema there, which takes precedence over the real
 //! one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use arrow_schema::{DataType, Field, FieldRef, Schema};
 use parquet::arrow::ARROW_SCHEMA_META_KEY;
+use parquet::basic::LogicalType;
+use parquet::schema::types::BasicTypeInfo;
 use serde_json::{Map, Value, json};
 
 use super::input_file::{Contents, InputFile};
@@ -55,6 +57,23 @@ pub(super) fn union(files: &[InputFile], schema: &Schema) -> (Vec<(String, Strin
         format!("metadata `{key}` of `{}`{more} differs; the value of `{first}` is kept", others[0])
     };
     (kept, differing.into_iter().map(note).collect())
+}
+
+/// Returns notes about columns whose declaration as Parquet's VARIANT the output cannot have.
+pub(super) fn variant_notes(files: &[InputFile]) -> Vec<String> {
+    let mut names = BTreeSet::new();
+    for file in files {
+        let Contents::Parquet(footer, _) = &file.contents else { continue };
+        let columns = footer.metadata.file_metadata().schema().get_fields().iter();
+        let columns = columns.map(|column| column.get_basic_info());
+        let is_variant = |info: &&BasicTypeInfo| {
+            matches!(info.logical_type_ref(), Some(LogicalType::Variant(_)))
+        };
+        names.extend(columns.filter(is_variant).map(|info| info.name().to_owned()));
+    }
+    let note =
+        |name| format!("column `{name}` is a VARIANT and is written as a struct of its parts");
+    names.into_iter().map(note).collect()
 }
 
 /// Returns the key-values of a file: those of its Parquet footer, then those that only its Arrow schema has.
