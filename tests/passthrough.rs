@@ -266,6 +266,24 @@ fn second_schemas_of_files_with_a_column_without_values_are_left_out() {
     assert_eq!(kind_of_output().as_deref(), Some("null"), "no other file has values");
 }
 
+#[test]
+fn row_counts_of_pandas_are_not_compared() {
+    let workspace = Workspace::new();
+    Tiny::new().write(&workspace.path("model"));
+    let pandas = |rows: usize, name: &str| json!({ "index_columns": [{ "kind": "range", "stop": rows }], "columns": [{ "name": name }] });
+    let warns = |second: Value| {
+        for (name, pandas) in [("a", pandas(ROWS, "id")), ("b", second)] {
+            let path = workspace.path(&format!("input/{name}.parquet"));
+            write_parquet_with(&path, &input(), 7, &[("pandas", &pandas.to_string())]);
+        }
+        workspace.write("pipeline.yaml", Pipeline::tokens("model", 16).to_string());
+        let plan = workspace.longsift(&["plan", "pipeline.yaml"]).success();
+        plan.stderr.contains("metadata `pandas` of `b.parquet` differs")
+    };
+    assert!(!warns(pandas(ROWS - 1, "id")));
+    assert!(warns(pandas(ROWS, "other")));
+}
+
 fn write_arrow(path: &Path, batch: &RecordBatch) {
     let mut file =
         arrow_ipc::writer::FileWriter::try_new(File::create(path).unwrap(), &batch.schema())

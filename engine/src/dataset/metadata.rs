@@ -33,7 +33,8 @@ pub(super) fn union(files: &[InputFile], schema: &Schema) -> (Vec<(String, Strin
             has_null(own) && own != field.data_type()
         };
         let is_widened = schema.fields().iter().zip(&file.positions).any(is_widened);
-        let mut pairs = key_values(file);
+        // What the output lacks, such as counts of rows, is not compared.
+        let mut pairs = output_metadata(&key_values(file), &[]);
         pairs.retain(|(key, _)| !is_widened || ![HUGGING_FACE, PANDAS, SPARK].contains(&&**key));
         for (key, value) in pairs {
             match first_seen.get(&key) {
