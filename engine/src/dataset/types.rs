@@ -277,8 +277,13 @@ pub(super) fn widest_field(left: &FieldRef, right: &FieldRef) -> Option<FieldRef
     }
     let nullable = left.is_nullable() || right.is_nullable();
     let same_keys = left.metadata().get(DECLARED_KEY) == right.metadata().get(DECLARED_KEY);
-    let mut left =
-        if same_keys { Arc::clone(left) } else { without_metadata(left, &[DECLARED_KEY]) };
+    let left = if same_keys { Arc::clone(left) } else { without_metadata(left, &[DECLARED_KEY]) };
+    // Polars reads values that are not among the categories of its metadata as null.
+    let is_other = |key: &&str| {
+        key.starts_with("_PL_") && left.metadata().get(key) != right.metadata().get(key)
+    };
+    let others: Vec<&str> = left.metadata().keys().map(String::as_str).filter(is_other).collect();
+    let mut left = without_metadata(&left, &others);
     if extension(&left) != extension(right) {
         // Values of another file need not belong to the type: an `arrow.bool8` is 0 or 1, an int8 any number.
         left = without_metadata(&left, &EXTENSION_TYPE);
@@ -501,6 +506,22 @@ mod tests {
             widest(&fields(DataType::Utf8), &fields(DataType::LargeUtf8)),
             Some(fields(DataType::LargeUtf8))
         );
+    }
+
+    #[test]
+    fn categories_of_polars_are_kept_only_if_all_files_have_them() {
+        let field = |metadata: &[(&str, &str)]| {
+            let pairs =
+                metadata.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+            let metadata = pairs.collect::<std::collections::BTreeMap<_, _>>();
+            Arc::new(Field::new("a", DataType::Utf8, true).with_metadata(metadata))
+        };
+        let first = field(&[("_PL_ENUM_VALUES2", "1;a"), ("comment", "x")]);
+        let kept = |second| widest_field(&first, &second).unwrap().metadata().clone();
+        assert_eq!(kept(first.clone()), *first.metadata());
+        for second in [field(&[("_PL_ENUM_VALUES2", "1;a1;b")]), field(&[])] {
+            assert_eq!(kept(second), *field(&[("comment", "x")]).metadata());
+        }
     }
 
     #[test]
