@@ -172,6 +172,9 @@ fn pandas(mut value: Value, new_columns: &[Field]) -> Option<Value> {
     columns.retain(|column| {
         name_of(column).is_none_or(|name| new_columns.iter().all(|field| *field.name() != name))
     });
+    // Dictionaries of the output have their values in order of appearance.
+    let ordered = columns.iter_mut().filter_map(|column| column.pointer_mut("/metadata/ordered"));
+    ordered.for_each(|ordered| *ordered = false.into());
     let is_index = |column: &Value| name_of(column).is_some_and(|name| index.contains(&name));
     let position = columns.iter().position(is_index).unwrap_or(columns.len());
     let new = new_columns.iter().map(|field| {
@@ -294,6 +297,10 @@ mod tests {
             ]
         );
         assert_eq!(output["columns"][2]["numpy_type"], "float64");
+        let levels = json!({"name": "level", "metadata": {"num_categories": 3, "ordered": true}});
+        let output = extended("pandas", &json!({"index_columns": [], "columns": [levels]}));
+        let metadata = json!({"num_categories": 3, "ordered": false});
+        assert_eq!(output["columns"][0]["metadata"], metadata);
         let range = json!({"index_columns": [{"kind": "range", "stop": 9}], "columns": []});
         assert_eq!(extended("pandas", &range)["index_columns"], json!([]));
     }
