@@ -3,12 +3,11 @@
 //! Hugging Face `datasets`, pandas and Spark each store a second schema there, which takes precedence over the real
 //! one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use arrow_schema::{DataType, Field, FieldRef, Schema};
 use parquet::arrow::ARROW_SCHEMA_META_KEY;
 use parquet::basic::LogicalType;
-use parquet::schema::types::BasicTypeInfo;
 use serde_json::{Map, Value, json};
 
 use super::input_file::{Contents, InputFile};
@@ -33,8 +32,7 @@ pub(super) fn union(files: &[InputFile], schema: &Schema) -> (Vec<(String, Strin
             has_null(own) && own != field.data_type()
         };
         let is_widened = schema.fields().iter().zip(&file.positions).any(is_widened);
-        // What the output lacks, such as counts of rows, is not compared.
-        let mut pairs = output_metadata(&key_values(file), &[]);
+        let mut pairs = key_values(file);
         pairs.retain(|(key, _)| !is_widened || ![HUGGING_FACE, PANDAS, SPARK].contains(&&**key));
         for (key, value) in pairs {
             match first_seen.get(&key) {
@@ -42,7 +40,9 @@ pub(super) fn union(files: &[InputFile], schema: &Schema) -> (Vec<(String, Strin
                     first_seen.insert(key.clone(), (kept.len(), &file.path));
                     kept.push((key, value));
                 }
-                Some(&(index, first)) if kept[index].1 != value && first != file.path => {
+                Some(&(index, first))
+                    if first != file.path && differ_in_output(&key, &kept[index].1, &value) =>
+                {
                     differing.entry(key).or_insert((first, Vec::new())).1.push(&file.path);
                 }
                 Some(_) => {}
@@ -60,21 +60,31 @@ pub(super) fn union(files: &[InputFile], schema: &Schema) -> (Vec<(String, Strin
     (kept, differing.into_iter().map(note).collect())
 }
 
+/// Whether two values of a key differ, apart from what the output lacks, such as counts of rows.
+fn differ_in_output(key: &str, first: &str, second: &str) -> bool {
+    let in_output = |value: &str| output_metadata(&[(key.to_owned(), value.to_owned())], &[]);
+    first != second && in_output(first) != in_output(second)
+}
+
 /// Returns notes about columns whose declaration as Parquet's VARIANT the output cannot have.
 pub(super) fn variant_notes(files: &[InputFile]) -> Vec<String> {
-    let mut names = BTreeSet::new();
+    let mut columns = BTreeMap::new();
     for file in files {
         let Contents::Parquet(footer, _) = &file.contents else { continue };
-        let columns = footer.metadata.file_metadata().schema().get_fields().iter();
-        let columns = columns.map(|column| column.get_basic_info());
-        let is_variant = |info: &&BasicTypeInfo| {
-            matches!(info.logical_type_ref(), Some(LogicalType::Variant(_)))
-        };
-        names.extend(columns.filter(is_variant).map(|info| info.name().to_owned()));
+        for column in footer.metadata.file_metadata().schema().get_fields() {
+            let info = column.get_basic_info();
+            if matches!(info.logical_type_ref(), Some(LogicalType::Variant(_))) {
+                columns.entry(info.name()).or_insert(&file.path);
+            }
+        }
     }
-    let note =
-        |name| format!("column `{name}` is a VARIANT and is written as a struct of its parts");
-    names.into_iter().map(note).collect()
+    let note = |(name, path)| {
+        format!(
+            "column `{name}` is a VARIANT and is written as a struct of its parts, for example in `{path}`: convert it to JSON text \
+             if readers need its values"
+        )
+    };
+    columns.into_iter().map(note).collect()
 }
 
 /// Returns the key-values of a file: those of its Parquet footer, then those that only its Arrow schema has.

@@ -10,7 +10,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::{
     Array, ArrayRef, GenericListViewArray, OffsetSizeTrait, make_array, new_null_array,
 };
-use arrow_cast::{CastOptions, cast_with_options};
+use arrow_cast::{CastOptions, cast, cast_with_options};
 use arrow_schema::{ArrowError, DataType, Field, FieldRef, TimeUnit};
 
 use super::formats::type_names;
@@ -267,6 +267,7 @@ pub(super) fn widest(left: &DataType, right: &DataType) -> Option<DataType> {
     })
 }
 
+/// Metadata keys of the name and the parameters of an extension type.
 const EXTENSION_TYPE: [&str; 2] = ["ARROW:extension:name", "ARROW:extension:metadata"];
 
 /// Applies [`widest`] to two corresponding fields.
@@ -276,24 +277,17 @@ pub(super) fn widest_field(left: &FieldRef, right: &FieldRef) -> Option<FieldRef
         return None;
     }
     let nullable = left.is_nullable() || right.is_nullable();
-    let same_keys = left.metadata().get(DECLARED_KEY) == right.metadata().get(DECLARED_KEY);
-    let left = if same_keys { Arc::clone(left) } else { without_metadata(left, &[DECLARED_KEY]) };
-    // Polars reads values that are not among the categories of its metadata as null.
-    let is_other = |key: &&str| {
-        key.starts_with("_PL_") && left.metadata().get(key) != right.metadata().get(key)
+    let differs = |key: &str| left.metadata().get(key) != right.metadata().get(key);
+    // Values of another file need not belong to an extension type: an `arrow.bool8` is 0 or 1, an int8 any number. Polars reads
+    // values that are not among the categories of its metadata as null.
+    let is_other_type = EXTENSION_TYPE.iter().any(|key| differs(key));
+    let is_of_one_file = |key: &&str| match *key {
+        key if EXTENSION_TYPE.contains(&key) => is_other_type,
+        key => (key == DECLARED_KEY || key.starts_with("_PL_")) && differs(key),
     };
-    let others: Vec<&str> = left.metadata().keys().map(String::as_str).filter(is_other).collect();
-    let mut left = without_metadata(&left, &others);
-    if extension(&left) != extension(right) {
-        // Values of another file need not belong to the type: an `arrow.bool8` is 0 or 1, an int8 any number.
-        left = without_metadata(&left, &EXTENSION_TYPE);
-    }
+    let keys = left.metadata().keys().map(String::as_str).filter(is_of_one_file);
+    let left = without_metadata(left, &keys.collect::<Vec<_>>());
     Some(Arc::new(left.as_ref().clone().with_data_type(data_type).with_nullable(nullable)))
-}
-
-/// Returns the name and parameters of a column's extension type.
-fn extension(field: &FieldRef) -> [Option<&String>; 2] {
-    EXTENSION_TYPE.map(|key| field.metadata().get(key))
 }
 
 /// Whether times of this type are written in another unit.
@@ -420,11 +414,7 @@ fn conform_at(array: &ArrayRef, to: &DataType, is_inside: bool) -> Result<ArrayR
         return Ok(new_null_array(to, array.len()));
     }
     if let (DataType::List(item), DataType::LargeList(_)) = (array.data_type(), to) {
-        let wider = cast_with_options(
-            array,
-            &DataType::LargeList(Arc::clone(item)),
-            &CastOptions::default(),
-        )?;
+        let wider = cast(array, &DataType::LargeList(Arc::clone(item)))?;
         return conform_at(&wider, to, is_inside);
     }
     if zip_children(array.data_type(), to, |_, field| Some(Arc::clone(field))).is_none() {
