@@ -250,7 +250,8 @@ pub(super) fn read_holder(path: &Path) -> Result<Option<Holder>> {
     let claim = read(path)?.and_then(|(claim, _)| claim);
     let Some(claim) = claim.filter(|claim| !has_ended(claim)) else { return Ok(None) };
     let renewed = files::stamp(path)?.and_then(|stamp| u64::try_from(stamp.modified_ns).ok());
-    let renewed = renewed.map(|ns| SystemTime::UNIX_EPOCH + Duration::from_nanos(ns));
+    let renewed =
+        renewed.filter(|ns| *ns > 0).map(|ns| SystemTime::UNIX_EPOCH + Duration::from_nanos(ns));
     let age = renewed.and_then(|renewed| SystemTime::now().duration_since(renewed).ok());
     Ok(age.is_none_or(|age| age < ABANDONED).then_some(claim.holder))
 }
