@@ -106,8 +106,8 @@ pub(super) fn cache(arguments: &CacheArguments) -> Result<CacheListing> {
         run_directories(runs, &mut found)?;
         for path in found {
             let entry = CacheEntry::measure(path.clone(), now)?;
-            let uses = last_uses(&path);
             let directory = RunDirectory::open(&path)?;
+            let uses = last_uses(&directory);
             let state = match (directory.holder()?, Manifest::read_last_selection(&directory)) {
                 (Some(_), _) => "running",
                 (None, Ok(Some(last))) if !last.has_later_scores(&directory)? => "finished",
@@ -137,9 +137,9 @@ pub(super) fn cache(arguments: &CacheArguments) -> Result<CacheListing> {
 }
 
 /// Returns the access times of the files that are read to list a run.
-fn last_uses(run: &Path) -> Vec<(PathBuf, SystemTime)> {
-    let units = files::list_if_present(&run.join("units")).unwrap_or_default();
-    let read = units.into_iter().chain([run.join("manifest.json")]);
+fn last_uses(run: &RunDirectory) -> Vec<(PathBuf, SystemTime)> {
+    let units = files::list_if_present(&run.units()).unwrap_or_default();
+    let read = units.into_iter().chain([run.manifest()]);
     let last = |path: PathBuf| Some((path.clone(), fs::metadata(path).ok()?.accessed().ok()?));
     read.filter_map(last).collect()
 }

@@ -197,7 +197,7 @@ impl Run<'_> {
         }
         manifest.report.iter().for_each(|part| rename(folder, root, &part.path));
         manifest.card.iter().for_each(|part| rename(&folders.data, &directory.output, &part.path));
-        let mut superseded = directory.own_reports()?;
+        let mut superseded = directory.own_report_and_missing_list()?;
         if let Some(before) = before {
             superseded.extend(before.data.iter().map(|part| directory.data().join(&part.path)));
             if let Some(part) = &before.card

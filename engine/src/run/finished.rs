@@ -166,7 +166,11 @@ pub(super) fn card_name(plan: &Plan) -> Result<Option<&'static str>> {
 /// Refuses files at the names of the card and the report that longsift did not write.
 pub(super) fn refuse_foreign_pages(plan: &Plan) -> Result<()> {
     card_name(plan)?;
-    if plan.spec.pipeline.output.report { plan.directory.check_reports() } else { Ok(()) }
+    if !plan.spec.pipeline.output.report {
+        return Ok(());
+    }
+    let setting = || plan.spec.locate("output.report");
+    plan.directory.check_reports().map_err(|failure| failure.or_at(&setting()))
 }
 
 /// Warns about a card that is not `README.md`, because a user has edited that file.

@@ -194,7 +194,7 @@ impl RunDirectory {
     }
 
     /// Returns the existing report and list of missing units, if longsift wrote them.
-    pub fn own_reports(&self) -> Result<Vec<PathBuf>> {
+    pub fn own_report_and_missing_list(&self) -> Result<Vec<PathBuf>> {
         let mut own = Vec::new();
         let missing = (self.missing(), Self::MISSING_MARK);
         for (path, mark) in self.marked_reports().into_iter().chain([missing]) {
