@@ -230,19 +230,28 @@ fn a_run_directory_in_use_is_not_changed() {
     assert_eq!(results(&bucket), scenario.results);
 }
 
+fn lease_of_another_machine() -> Value {
+    json!({
+        "pid": 1, "host": "gone", "started": "2026-11-20T00:00:00Z", "place": "elsewhere",
+        "number": 1, "beats": 3,
+    })
+}
+
+/// Runs until the store refuses to write the file `name`.
+fn fail_at(scenario: &Scenario, bucket: &Bucket, name: &'static str) {
+    bucket.inject(move |_, request| {
+        let writes = request.method == "PUT" && request.path.ends_with(name);
+        writes.then_some(Fault::Status(403, "AccessDenied"))
+    });
+    run(&scenario.before, bucket, &[]).expect(4);
+    bucket.clear_faults();
+}
+
 #[test]
 fn a_run_whose_machine_failed_does_not_run() {
     let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
-    bucket.inject(|_, request| {
-        let commits = request.method == "PUT" && request.path.ends_with("intent.json");
-        commits.then_some(Fault::Status(403, "AccessDenied"))
-    });
-    run(&scenario.before, &bucket, &[]).expect(4);
-    bucket.clear_faults();
-    let claim = json!({
-        "pid": 1, "host": "gone", "started": "2026-11-20T00:00:00Z", "place": "elsewhere",
-        "number": 1, "beats": 3,
-    });
+    fail_at(&scenario, &bucket, "intent.json");
+    let claim = lease_of_another_machine();
     for (minutes, state) in [(1, "running"), (11, "unfinished")] {
         bucket.put_aged("x/out.run/lock", claim.to_string(), Duration::from_mins(minutes));
         let mut command = scenario.before.command(&["status", "s3://bucket/x/out.run"]);
@@ -255,10 +264,7 @@ fn a_run_whose_machine_failed_does_not_run() {
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
 fn an_unrenewed_lease_expires() {
     let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
-    let claim = json!({
-        "pid": 1, "host": "gone", "started": "2026-11-20T00:00:00Z", "place": "elsewhere",
-        "number": 1, "beats": 3,
-    });
+    let claim = lease_of_another_machine();
     for lease in [claim.to_string(), String::new()] {
         bucket.put("x/out.run/lock", lease);
         bucket.take_requests();
@@ -283,12 +289,7 @@ fn an_unrenewed_lease_expires() {
 #[test]
 fn a_run_that_failed_after_its_plan_is_continued() {
     let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
-    bucket.inject(|_, request| {
-        let locks = request.method == "PUT" && request.path.ends_with("pipeline.lock");
-        locks.then_some(Fault::Status(403, "AccessDenied"))
-    });
-    run(&scenario.before, &bucket, &[]).expect(4);
-    bucket.clear_faults();
+    fail_at(&scenario, &bucket, "pipeline.lock");
     run(&scenario.before, &bucket, &[]).success();
     assert_eq!(results(&bucket), scenario.results);
 }
