@@ -13,7 +13,7 @@ use glob::Pattern;
 use super::problem::DataProblem;
 use crate::base::diagnostic::Blame;
 use crate::base::wildcards::has_wildcard;
-use crate::storage::error::StorageError;
+use crate::storage::error::{ErrorKind, StorageError};
 use crate::storage::files::{self, FolderEntry};
 
 pub(super) const GLOB: glob::MatchOptions = glob::MatchOptions {
@@ -72,8 +72,9 @@ struct FolderWalk {
     steps: Vec<PatternStep>,
     /// First characters of names that `**` skips.
     hidden: &'static [u8],
-    /// Visited folders, with the step that followed.
-    entered: HashSet<((u64, u64), usize)>,
+    /// Paths of visited folders without links, with the step that followed. Inodes of folders are not compared: file systems
+    /// that combine others can give two folders the same one.
+    entered: HashSet<(PathBuf, usize)>,
     /// Linked folders, with the step that follows.
     links: VecDeque<(PathBuf, usize)>,
     found: Vec<(bool, FolderEntry)>,
@@ -94,11 +95,12 @@ impl FolderWalk {
 
     /// Matches the entries of `folder` with the steps from `step` on. `linked`: the folder was reached through a link.
     fn enter(&mut self, folder: &Path, step: usize, linked: bool) {
-        let identity = match files::entry(folder) {
-            Ok(entry) => entry.and_then(|entry| entry.identity),
+        let canonical = match files::canonical(folder) {
+            Ok(canonical) => canonical,
+            Err(error) if error.kind == ErrorKind::NotFound => return,
             Err(error) => return self.problems.push(unreadable(&error)),
         };
-        if identity.is_none_or(|identity| !self.entered.insert((identity, step))) {
+        if !self.entered.insert((canonical, step)) {
             return;
         }
         let pattern = self.steps[step].clone();
@@ -159,16 +161,17 @@ fn deduplicate(mut found: Vec<(bool, FolderEntry)>) -> WalkResult {
         (a_linked | a.is_link, &a.path).cmp(&(b_linked | b.is_link, &b.path))
     });
     let mut walked = WalkResult::default();
-    let mut seen: HashMap<(u64, u64), PathBuf> = HashMap::new();
+    let mut seen: HashMap<(u64, u64), Vec<FolderEntry>> = HashMap::new();
     for (_, entry) in found {
-        if let Some(identity) = entry.identity {
-            if let Some(first) = seen.get(&identity) {
-                if *first != entry.path {
-                    walked.duplicates.push((entry.path, first.clone()));
+        if let Some(identity) = &entry.identity {
+            let with_inode = seen.entry(identity.inode).or_default();
+            if let Some(first) = with_inode.iter().find(|first| first.is_same_file(&entry)) {
+                if first.path != entry.path {
+                    walked.duplicates.push((entry.path, first.path.clone()));
                 }
                 continue;
             }
-            seen.insert(identity, entry.path.clone());
+            with_inode.push(entry.clone());
         }
         walked.files.push(entry.path);
     }
@@ -216,6 +219,35 @@ mod tests {
         assert_eq!(names(root, matching(root, Path::new("**/*.parquet"))), expected);
         assert_eq!(names(root, matching(root, Path::new("*/*.parquet"))), ["z/1.parquet"]);
         assert_eq!(names(root, matching(root, Path::new("a/*.parquet"))), ["a/1.parquet"]);
+    }
+
+    #[test]
+    fn two_files_with_one_inode_are_both_read_unless_they_are_linked() {
+        let folder = folder(&["a/1.parquet", "b/22.parquet"]);
+        let [first, hard, soft, other] =
+            ["a/1.parquet", "b/1.parquet", "c.parquet", "b/22.parquet"]
+                .map(|name| folder.path().join(name));
+        symlink(&other, &soft).unwrap();
+        let entry = |path: &PathBuf| (false, files::entry(path).unwrap().unwrap());
+        let walk = |entries: &[(bool, FolderEntry)]| {
+            let walked = deduplicate(entries.to_vec());
+            (walked.files, walked.duplicates)
+        };
+        // As the layers of an overlay in user space.
+        let mut found = vec![entry(&first), entry(&other), entry(&soft)];
+        let inode = found[0].1.identity.as_ref().unwrap().inode;
+        for (_, entry) in &mut found {
+            entry.identity.as_mut().unwrap().inode = inode;
+        }
+        let both = vec![first.clone(), other.clone()];
+        assert_eq!(walk(&found), (both.clone(), vec![(soft.clone(), other.clone())]));
+        // Files are written, and modes changed, while a folder is listed.
+        found[2].1.identity.as_mut().unwrap().bytes += 1;
+        assert_eq!(walk(&found), (both, vec![(soft, other)]));
+        std::fs::hard_link(&first, &hard).unwrap();
+        let mut found = vec![entry(&first), entry(&hard)];
+        found[1].1.identity.as_mut().unwrap().changed.0 += 1;
+        assert_eq!(walk(&found), (vec![first.clone()], vec![(hard, first)]));
     }
 
     #[test]

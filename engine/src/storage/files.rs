@@ -167,8 +167,32 @@ pub struct FolderEntry {
     /// Whether it is a folder, after following links. Otherwise it may be a file, a pipe, a device or a broken link.
     pub is_folder: bool,
     pub is_link: bool,
-    /// Device and inode of the target; `None` for a broken link.
-    pub identity: Option<(u64, u64)>,
+    /// `None` for a broken link.
+    pub identity: Option<EntryIdentity>,
+}
+
+/// Status of the target of an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EntryIdentity {
+    /// Device and inode. File systems that combine others can give two files the same.
+    pub inode: (u64, u64),
+    /// Number of hard links.
+    pub links: u64,
+    pub bytes: u64,
+    pub modified: (i64, i64),
+    pub changed: (i64, i64),
+}
+
+impl FolderEntry {
+    /// Returns whether two entries are names of one file, which may be written between the reading of the entries.
+    pub fn is_same_file(&self, other: &Self) -> bool {
+        let (Some(own), Some(others)) = (&self.identity, &other.identity) else { return false };
+        let is_linked = || {
+            let paths = [&self.path, &other.path].map(|path| fs::canonicalize(path).ok());
+            own.links > 1 || others.links > 1 || paths[0].is_some() && paths[0] == paths[1]
+        };
+        own.inode == others.inode && (own == others || is_linked())
+    }
 }
 
 pub fn entries(folder: &Path) -> Result<Vec<FolderEntry>, StorageError> {
@@ -187,7 +211,13 @@ pub fn entry(path: &Path) -> Result<Option<FolderEntry>, StorageError> {
             followed => followed?,
         };
         let is_folder = status.as_ref().is_some_and(fs::Metadata::is_dir);
-        let identity = status.map(|status| (status.dev(), status.ino()));
+        let identity = status.map(|status| EntryIdentity {
+            inode: (status.dev(), status.ino()),
+            links: status.nlink(),
+            bytes: status.size(),
+            modified: (status.mtime(), status.mtime_nsec()),
+            changed: (status.ctime(), status.ctime_nsec()),
+        });
         Ok(Some(FolderEntry { path: path.to_owned(), is_folder, is_link, identity }))
     };
     read().map_err(failed("read", path))
@@ -206,6 +236,23 @@ pub fn mount(folder: &Path) -> Option<(u64, u64)> {
     #[cfg(not(target_os = "linux"))]
     let mount = 0;
     Some((device, mount))
+}
+
+/// Returns whether a file is the root of a mount, such as a file mounted into a container; such a file cannot be replaced.
+/// Detected on Linux 5.8 or later.
+pub fn is_mounted_file(path: &Path) -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+        let status = statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::TYPE);
+        status.is_ok_and(|of| of.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+            && path.is_file()
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = path;
+        false
+    }
 }
 
 /// Returns the path without links, `.` and `..`; an address is returned unchanged.

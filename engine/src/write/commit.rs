@@ -171,11 +171,7 @@ fn check_folders(directory: &RunDirectory, intent: &Intent) -> Result<()> {
         intent.renames.iter().map(|(_, to)| to.resolve(directory)).collect();
     let removed: Vec<PathBuf> =
         intent.removals.iter().map(|path| path.resolve(directory)).collect();
-    let is_mount = |to: &&PathBuf| {
-        let is_mount = to.parent().and_then(files::mount) != files::mount(to);
-        to.is_file() && !to.is_symlink() && is_mount
-    };
-    if let Some(to) = replaced.iter().find(is_mount) {
+    if let Some(to) = replaced.iter().find(|to| files::is_mounted_file(to)) {
         let message = format!("`{}` is a mount, so it cannot be replaced", to.display());
         return Err(Diagnostic::error(Blame::Machine, message)
             .hint("the previous output is unchanged; remove the mount, and run again")
