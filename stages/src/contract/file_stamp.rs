@@ -1,7 +1,7 @@
 //! Identification of file versions without reading the files.
 
 use std::fmt;
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::process;
@@ -15,8 +15,8 @@ use serde::Serialize;
 const UNIQUE_MOUNT: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 
 /// Size, file ID and times of a file version. Only the kernel sets the status change time, so files with equal stamps
-/// have equal bytes. Images mounted read-only are an exception, since the program that makes an image can set any
-/// times: there a stamp is valid for one mount only.
+/// have equal bytes. Images mounted read-only, also below a writable overlay, are an exception, since the program that
+/// makes an image can set any times: there a stamp is valid for one mount only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FileStamp {
     bytes: u64,
@@ -38,7 +38,7 @@ impl FileStamp {
             inode: metadata.ino(),
             modified: (metadata.mtime(), metadata.mtime_nsec()),
             changed: (metadata.ctime(), metadata.ctime_nsec()),
-            mount: read_only_mount(file),
+            mount: image_mount(file, &metadata),
         })
     }
 
@@ -60,16 +60,24 @@ impl fmt::Display for FileStamp {
     }
 }
 
-/// Identifies the mount of a file on a read-only file system; `None` if it can be written.
-fn read_only_mount(file: &File) -> Option<String> {
-    let flags = fstatvfs(file).ok()?.f_flag;
-    if !flags.contains(StatVfsMountFlags::RDONLY) {
+/// Identifies the mount of a file in an image; `None` if the kernel maintains the file's times.
+fn image_mount(file: &File, metadata: &Metadata) -> Option<String> {
+    let is_read_only = fstatvfs(file).ok()?.f_flag.contains(StatVfsMountFlags::RDONLY);
+    // Image formats such as squashfs store the modification time in seconds, and no change time.
+    let times = [metadata.ctime(), metadata.ctime_nsec(), metadata.mtime_nsec()];
+    let has_one_time = times == [metadata.mtime(), 0, 0];
+    if !is_read_only && !has_one_time {
         return None;
     }
-    // A file system that is written on another machine may be mounted read-only here; the kernel maintains its times.
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let number = mount_status(file, StatxFlags::MNT_ID);
-    if number.is_some_and(|number| is_writable(&mounts, number)) {
+    let mount =
+        mount_status(file, StatxFlags::MNT_ID).and_then(|number| find_mount(&mounts, number));
+    let is_image = match mount {
+        // A file system that is written on another machine may be mounted read-only here; the kernel maintains its times.
+        Some(mount) => is_read_only && !is_writable(mount) || has_one_time && may_show_image(mount),
+        None => is_read_only,
+    };
+    if !is_image {
         return None;
     }
     let start = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
@@ -87,12 +95,22 @@ fn mount_status(file: &File, wanted: StatxFlags) -> Option<u64> {
     (stx_mask & wanted.bits() != 0).then_some(stx_mnt_id)
 }
 
-/// Returns whether the file system of a mount is writable, regardless of the mount options.
-fn is_writable(mounts: &str, number: u64) -> bool {
+/// Returns the line of a mount in `/proc/self/mountinfo`.
+fn find_mount(mounts: &str, number: u64) -> Option<&str> {
     let number = number.to_string();
-    let line = mounts.lines().find(|line| line.split(' ').next() == Some(&number));
-    line.and_then(|line| line.rsplit(' ').next())
-        .is_some_and(|options| options.split(',').any(|option| option == "rw"))
+    mounts.lines().find(|line| line.split(' ').next() == Some(&number))
+}
+
+/// Returns whether the file system of a mount is writable, regardless of the mount options.
+fn is_writable(mount: &str) -> bool {
+    let options = mount.rsplit(' ').next().unwrap_or_default();
+    options.split(',').any(|option| option == "rw")
+}
+
+/// Returns whether a mount can show the files of an image although its file system counts as writable.
+fn may_show_image(mount: &str) -> bool {
+    let kind = mount.split_once(" - ").and_then(|(_, source)| source.split(' ').next());
+    kind.is_some_and(|kind| kind.contains("overlay") || kind.contains("squashfuse"))
 }
 
 fn this_process() -> &'static str {
@@ -109,12 +127,21 @@ mod tests {
 
     const MOUNTS: &str = "22 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n\
         31 22 254:0 /srv /models ro,relatime - ext4 /dev/vda rw,discard\n\
-        32 22 7:0 / /image ro,nodev - squashfs /dev/loop0 ro,errors=continue\n";
+        32 22 7:0 / /image ro,nodev - squashfs /dev/loop0 ro,errors=continue\n\
+        33 22 0:40 / /run rw,relatime shared:9 - overlay overlay rw,lowerdir=/image,upperdir=/up\n\
+        34 22 0:41 / /mine rw,nosuid - fuse.squashfuse squashfuse rw,user_id=0\n\
+        35 22 0:42 / /both rw,nosuid - fuse.fuse-overlayfs fuse-overlayfs rw,user_id=0\n\
+        36 22 0:43 / /far rw,nosuid - fuse.sshfs host: rw,user_id=0\n";
 
     #[test]
     fn read_only_mounts_and_images_are_distinguished() {
-        assert!(is_writable(MOUNTS, 22) && is_writable(MOUNTS, 31));
-        assert!(!is_writable(MOUNTS, 32) && !is_writable(MOUNTS, 33) && !is_writable("", 22));
+        let are = |of: fn(&str) -> bool| {
+            let matching = |number: &u64| find_mount(MOUNTS, *number).is_some_and(of);
+            (22..37).filter(matching).collect::<Vec<u64>>()
+        };
+        assert_eq!(are(is_writable), [22, 31, 33, 34, 35, 36]);
+        assert_eq!(are(may_show_image), [33, 34, 35]);
+        assert_eq!(find_mount("", 22), None);
     }
 
     #[test]
