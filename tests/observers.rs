@@ -168,6 +168,17 @@ fn a_collector_gets_start_and_complete_with_both_datasets() {
         let folder = fs::canonicalize(workspace.path("")).unwrap().display().to_string();
         assert_eq!(event["inputs"][0]["name"], folder);
     }
+    // A shard publishes nothing and reads parts of files.
+    let shard = ["-q", "--phase", "score", "--shard", "0/1", "--set", "output.path=c"];
+    run(&workspace, &variables, &shard).success();
+    let (_, complete) = (requests.recv().unwrap(), requests.recv().unwrap().2);
+    assert_eq!(
+        (&complete["job"]["name"], complete["eventType"].as_str()),
+        (&"web.score.0".into(), Some("COMPLETE"))
+    );
+    assert!(complete["outputs"][0]["outputFacets"].is_null(), "{complete}");
+    let statistics = complete["inputs"][0]["inputFacets"]["inputStatistics"].as_object().unwrap();
+    assert!(statistics["rowCount"] == 3 && !statistics.contains_key("size"), "{complete}");
     // A retry of the same logical date is the same run.
     run(&workspace, &variables, &["-q", "--run-id", "web-1"]).success();
     assert_eq!(requests.recv().unwrap().2["run"]["runId"], start.2["run"]["runId"]);

@@ -45,8 +45,7 @@ impl<'a> Observers<'a> {
         if let Some(path) = &arguments.summary_file {
             prepare_summary_file(path)?;
         }
-        let file = arguments.plan.pipeline.pipeline.file_stem().unwrap_or_default();
-        let pipeline = file.to_string_lossy().into_owned();
+        let pipeline = pipeline_label(&arguments.plan.pipeline.pipeline);
         let job = match (arguments.phase, arguments.plan.shard) {
             (Phase::All, _) => pipeline.clone(),
             (Phase::Select, _) => format!("{pipeline}.select"),
@@ -92,6 +91,14 @@ impl<'a> Observers<'a> {
         }
         Ok(())
     }
+}
+
+/// Returns the label of a pipeline: its file's name without the extension. The Python package names the file of a mapping
+/// `.longsift-RANDOM.NAME.json`; its label is `NAME`.
+fn pipeline_label(file: &Path) -> String {
+    let stem = file.file_stem().unwrap_or_default().to_string_lossy();
+    let name = stem.strip_prefix(".longsift-").and_then(|temporary| temporary.split_once('.'));
+    name.map_or(&*stem, |(_, name)| name).to_owned()
 }
 
 const SUMMARY: Mark = Mark::Keys(&["status", "run_dir", "exit_code", "rows_in"]);
@@ -142,6 +149,19 @@ fn write_live_metrics(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pipeline_is_named_by_its_file_and_a_mapping_by_its_name() {
+        let files = [
+            "in/web.yaml",
+            "web.v2.yaml",
+            ".longsift-k3_x.web.v2.json",
+            ".longsift-web.yaml",
+            "web",
+        ];
+        let labels = files.map(|file| pipeline_label(Path::new(file)));
+        assert_eq!(labels, ["web", "web.v2", "web.v2", ".longsift-web", "web"]);
+    }
 
     #[test]
     fn metrics_follow_a_run_until_it_ends() {

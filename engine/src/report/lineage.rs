@@ -239,11 +239,17 @@ fn holds_events(path: &Path) -> bool {
 
 fn input(plan: &Plan, summary: Option<&Summary>) -> Value {
     let mut dataset = dataset(&plan.dataset.root, &plan.dataset.schema);
-    let bytes: u64 = plan.dataset.files.iter().map(|file| file.stamp.size).sum();
     if summary.is_some() {
+        let mut statistics = json!({ "rowCount": plan.rows() });
+        // A shard reads parts of files.
+        if plan.options.shard.is_none() {
+            let files = &plan.dataset.files;
+            statistics["size"] = json!(files.iter().map(|file| file.stamp.size).sum::<u64>());
+            statistics["fileCount"] = json!(files.len());
+        }
         dataset["inputFacets"] = json!({ "inputStatistics": facet(
             "1-0-0/InputStatisticsInputDatasetFacet.json#/$defs/InputStatisticsInputDatasetFacet",
-            json!({ "rowCount": plan.rows(), "size": bytes, "fileCount": plan.dataset.files.len() }),
+            statistics,
         ) });
     }
     dataset
@@ -251,7 +257,8 @@ fn input(plan: &Plan, summary: Option<&Summary>) -> Value {
 
 fn output(plan: &Plan, summary: Option<&Summary>) -> Value {
     let mut dataset = dataset(&plan.directory.data(), &crate::plan::columns::schema(plan));
-    if let Some(summary) = summary {
+    // A shard publishes nothing.
+    if let Some(summary) = summary.filter(|summary| summary.shard.is_none()) {
         dataset["outputFacets"] = json!({ "outputStatistics": facet(
             "1-0-2/OutputStatisticsOutputDatasetFacet.json#/$defs/OutputStatisticsOutputDatasetFacet",
             json!({ "rowCount": plan.rows_written(summary) }),

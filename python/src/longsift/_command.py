@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -61,7 +62,10 @@ def pipeline_file(pipeline: Pipeline) -> Iterator[str]:
         return
     with tempfile.TemporaryDirectory(prefix=".longsift-", dir=".") as folder:
         # Paths in a pipeline are relative to its folder, so the file is in the current folder, under a unique name.
-        path = Path(f"{Path(folder).name}.json")
+        # Lineage and metrics name the pipeline by its file: by the part after the first full stop.
+        name = re.sub(r"[/\x00-\x1f\x7f]", "-", str(pipeline.get("name", "")))
+        name = name.encode(errors="ignore")[:100].decode(errors="ignore") or "pipeline"
+        path = Path(f"{Path(folder).name}.{name}.json")
         try:
             # Readable for this user only: addresses may have passwords.
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
