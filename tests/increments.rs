@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 
 use crate::support::tables::{
-    corpus, read_parquet, strings, table, texts, token_lists, write_parquet,
+    corpus, document, read_parquet, strings, table, texts, token_lists, write_parquet,
 };
 use crate::support::{Pipeline, Tiny, Workspace, check_accounting, count, files_below, read_json};
 
@@ -252,6 +252,41 @@ fn a_group_that_the_calibration_lacks_ends_the_run_before_its_documents_are_meas
     let shard = ["run", "increment.yaml", "-q", "--phase", "score", "--shard", "0/1"];
     let stderr = workspace.longsift(&shard).expect(2).stderr;
     assert!(stderr.contains("for group `fr` (`c.parquet`, row 2)"), "{stderr}");
+}
+
+#[test]
+fn a_group_without_scores_in_the_calibration_is_a_warning_if_its_windows_pass_the_guards() {
+    let workspace = Workspace::new();
+    let add = |name: &str, fourth: &[u32]| {
+        let mut documents: Vec<Vec<u32>> = (0..3).map(|seed| document(seed, 256)).collect();
+        documents.push(fourth.to_vec());
+        let columns = [
+            ("id", strings((0..4).map(|row| format!("{name}-{row}")))),
+            ("language", strings(["de", "de", "de", "fr"])),
+            ("tokens", token_lists(&documents)),
+        ];
+        write_parquet(&workspace.path(&format!("input/{name}.parquet")), &table(&columns), 2);
+    };
+    let guarded = |pipeline: Pipeline| {
+        let pipeline = pipeline.without_model(None).measure("recurrence, min_distance_tokens: 8");
+        let guards = "guards: [{statistic: unique_token_share, min: 0.1}]";
+        pipeline
+            .measure("lexical")
+            .score("within: language, terms: [{statistic: unique_token_share}]")
+            .filter(&format!("keep_fraction: 0.5, {guards}"))
+    };
+    add("a", &[1; 256]);
+    workspace.run(&guarded(first()));
+    let warnings = |since: &str, output: &str| {
+        workspace.write("increment.yaml", guarded(increment(since, output)).to_string());
+        workspace.longsift(&["run", "increment.yaml", "-q"]).success().stderr
+    };
+    add("b", &[2; 256]);
+    assert!(!warnings("out.run", "day2").contains("get no score"), "its windows are rejected");
+    add("c", &document(9, 256));
+    let stderr = warnings("day2.run", "day3");
+    let message = "windows that pass the guards get no score, because the calibration has no score of their group: `fr` (4)";
+    assert!(stderr.contains(message) && stderr.contains("increment.yaml:"), "{stderr}");
 }
 
 #[test]

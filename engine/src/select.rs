@@ -225,10 +225,14 @@ pub fn select(
             let means = names.zip(&sums).filter(|(_, sums)| sums.count > 0);
             let means = means.map(|(name, sums)| (name, sums.mean()));
             let moved = drift::compare_group(known, means, &totals);
-            Ok(((rule, totals), moved))
+            let passed = sums.iter().map(|sums| sums.count).max().unwrap_or_default();
+            let unscored = (rule.scorer.is_none() && passed > 0).then_some((group.value, passed));
+            Ok(((rule, totals), (moved, unscored)))
         })?;
-        let (decided, moved): (Vec<_>, Vec<_>) = decided.into_iter().unzip();
+        let (decided, compared): (Vec<_>, Vec<_>) = decided.into_iter().unzip();
+        let (moved, unscored): (Vec<_>, Vec<_>) = compared.into_iter().unzip();
         drift = moved;
+        warnings.extend(warnings::unscored_groups_warning(plan, unscored.into_iter().flatten()));
         warnings.extend(warnings::drift_warning(&drift));
         let (kept, file) = ranking.finish()?;
         (decided, kept, file, saved)

@@ -142,7 +142,7 @@ fn drifted(drift: &GroupDrift) -> String {
     let shifts: Vec<String> =
         drift.shifts.iter().map(|(statistic, shift)| format!("{statistic} {shift:+.2}")).collect();
     format!(
-        "{}{} pass the guards: {} kept, {} when calibrated; stability index {}; shifts in standard deviations: {}",
+        "{}{} pass the guards and have a score: {} kept, {} when calibrated; stability index {}; shifts in standard deviations: {}",
         drift.value.as_ref().map_or(String::new(), |value| format!("{}: ", quoted_value(value))),
         count(drift.count),
         percent(drift.kept_fraction),

@@ -206,6 +206,27 @@ pub(super) fn guard_warnings(plan: &Plan, guards: &[GuardUse]) -> Vec<Diagnostic
     guards.iter().filter(|guard| guard.rejects_most()).map(warning).collect()
 }
 
+/// Warns about groups without a score in the calibration. `groups`: their values, and the number of samples that pass the
+/// guards.
+pub(super) fn unscored_groups_warning<'a>(
+    plan: &Plan,
+    groups: impl Iterator<Item = (&'a Option<String>, u64)>,
+) -> Option<Diagnostic> {
+    let samples = plan.spec.pipeline.output.samples.name();
+    let named: Vec<String> = groups
+        .map(|(value, passed)| format!("{} ({})", quoted_group(value.as_deref()), count(passed)))
+        .collect();
+    if named.is_empty() {
+        return None;
+    }
+    let message = format!(
+        "{samples} that pass the guards get no score, because the calibration has no score of their group: {}",
+        listed(named)
+    );
+    let hint = "none of them is kept; calibrate again on a corpus in which samples of every group pass the guards";
+    Some(plan.spec.warning("stages.score.calibration", message).hint(hint))
+}
+
 /// Warns if scores have moved far from the calibration.
 pub(crate) fn drift_warning(drift: &[GroupDrift]) -> Option<Diagnostic> {
     let much = drift.iter().filter(|group| group.count >= 100);
