@@ -114,8 +114,9 @@ def test_a_pipeline_may_be_a_mapping(pipeline: Path, monkeypatch: pytest.MonkeyP
     assert sorted(Path().iterdir()) == before, "no temporary file is left"
     with pipeline_file(content) as path:
         assert Path(path).stat().st_mode & 0o777 == 0o600, "addresses may have passwords"
-    summary = longsift.run(content, arguments=["-q"])
+    summary = longsift.run(content, arguments=["-q", "--metrics-textfile", "test.prom"])
     assert summary.status == "done"
+    assert 'longsift_exit_code{pipeline="test"} 0' in Path("test.prom").read_text(), "not named by the temporary file"
     assert longsift.run(pipeline, arguments=["-q"]).status == "nothing_to_do", "the file and the mapping are equivalent"
     content["output"]["path"] = "𠮷😀"
     assert longsift.plan(content)["settings"]["output"]["path"].endswith("𠮷😀")
@@ -294,6 +295,20 @@ def test_scores_are_a_dataset_of_committed_units_in_input_order(pipeline: Path) 
     assert longsift.scores(summary.run_dir).count_rows() == rest < summary.windows_total
     with pytest.raises(FileNotFoundError, match="no work unit"):
         longsift.scores(pipeline.parent)
+
+
+def test_scores_have_the_columns_of_all_units(pipeline: Path) -> None:
+    without = pipeline.read_text()
+    pipeline.write_text(without.replace("  - {stage: score", "  - {stage: lexical}\n  - {stage: score"))
+    longsift.run(pipeline, arguments=["-q"])
+    # Files that come first and are scored without `lexical`.
+    pipeline.write_text(without)
+    for path in sorted((pipeline.parent / "input").iterdir()):
+        shutil.copy(path, path.with_name(f"0-{path.name}"))
+    summary = longsift.run(pipeline, arguments=["-q"])
+    table = longsift.scores(summary.run_dir).to_table()
+    assert table.num_rows == summary.windows_total
+    assert 0 < table["unique_token_share"].null_count < table.num_rows
 
 
 def test_scores_are_read_from_a_bucket(pipeline: Path, monkeypatch: pytest.MonkeyPatch) -> None:

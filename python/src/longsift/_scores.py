@@ -54,9 +54,7 @@ def scores(run_dir: str | os.PathLike[str]) -> Dataset:
     that are committed, so it can be read during a run. Raises `FileNotFoundError` if no unit is scored, `ValueError` if
     the run directory of `--scores-from` has other scores now.
     """
-    from pyarrow import dataset
-
-    from pyarrow import fs
+    from pyarrow import dataset, fs, parquet, unify_schemas
 
     files, root, address = _opened(run_dir)
     scored = root
@@ -77,8 +75,12 @@ def scores(run_dir: str | os.PathLike[str]) -> Dataset:
         raise FileNotFoundError(f"the run in {address} has no scores: its input has no rows")
     if not records:
         raise FileNotFoundError(f"no work unit of {address} is scored; it is not a run directory, or no unit is finished yet")
-    parts = [record["scores"] for record in sorted(records, key=_position)]
-    return dataset.dataset(_checked(files, scored, parts), format="parquet", filesystem=files)
+    records = sorted(records, key=_position)
+    paths = _checked(files, scored, [record["scores"] for record in records])
+    # Units that were scored with other measures have other columns.
+    by_measures = {frozenset(record["measures"]): path for record, path in zip(records, paths, strict=True)}
+    schemas = [parquet.read_schema(path, filesystem=files) for path in by_measures.values()]
+    return dataset.dataset(paths, schema=unify_schemas(schemas), format="parquet", filesystem=files)
 
 
 def _checked(files: Any, folder: str, parts: list[dict[str, Any]]) -> list[str]:
