@@ -82,6 +82,9 @@ mod with_network {
             let (storage, commit) = (store.url(), Arc::clone(&main));
             let front = Server::new(move |request| {
                 let parts: Vec<&str> = request.path.split('/').collect();
+                if let ["", "former", "name", ..] = parts[..] {
+                    return Reply::redirect(&request.path.replace("former/name", "demo/model"));
+                }
                 let ["", "demo", "model", "resolve", revision, name] = parts[..] else {
                     return Reply::status(404).with_header("X-Error-Code", "RepoNotFound");
                 };
@@ -255,6 +258,15 @@ mod with_network {
         // Offline, a branch has its last known commit.
         hub.run(&workspace, &["-q", "--fresh", "--offline"]).success();
         assert_eq!(pin(&lock()), next);
+    }
+
+    #[test]
+    fn a_model_is_found_under_a_former_name() {
+        let (hub, workspace) = (Hub::plain(), workspace("hf://former/name"));
+        hub.run(&workspace, &["-q"]).success();
+        let lock = read_json(&workspace.path("out.limit-12.run/pipeline.lock"));
+        assert_eq!(lock["hub_commits"]["hf://former/name@main"], COMMIT);
+        assert_eq!(workspace.results(), local().results());
     }
 
     #[test]

@@ -87,6 +87,10 @@ mod with_network {
                 let commit = commit.lock().unwrap().clone();
                 let is_commit = |revision: &str| revision == commit || revision == COMMIT;
                 match parts[..] {
+                    ["", "api", "datasets", "former", "name", ..]
+                    | ["", "datasets", "former", "name", ..] => {
+                        Reply::redirect(&request.path.replace("former/name", "demo/corpus"))
+                    }
                     ["", "api", "datasets", "demo", "private", ..] => {
                         Reply::status(401).with_header("X-Error-Code", "GatedRepo")
                     }
@@ -168,6 +172,16 @@ mod with_network {
     fn rows_of_all_files_are_read_by_ranges() {
         let (hub, run) = (Hub::plain(), ["run", "pipeline.yaml", "-q"]);
         let (remote, local) = (pinned("/data"), workspace("files/data"));
+        hub.longsift(&remote, &run).success();
+        local.longsift(&run).success();
+        assert_eq!(remote.results(), local.results());
+    }
+
+    #[test]
+    fn all_pages_of_a_data_set_are_read_under_a_former_name() {
+        let (hub, run) = (Hub::plain(), ["run", "pipeline.yaml", "-q"]);
+        let (remote, local) =
+            (workspace("hf://datasets/former/name/data"), workspace("files/data"));
         hub.longsift(&remote, &run).success();
         local.longsift(&run).success();
         assert_eq!(remote.results(), local.results());

@@ -53,8 +53,10 @@ pub(crate) struct HttpClient {
 
 pub(crate) struct SmallFile {
     pub(crate) bytes: Vec<u8>,
-    /// Headers of the first server, before redirects.
-    pub(crate) headers: HeaderMap,
+    /// Address of the answer, after redirects.
+    pub(crate) url: Url,
+    /// Headers of the answer, after those of the redirects before it.
+    pub(crate) headers: Vec<HeaderMap>,
     pub(crate) version: String,
 }
 
@@ -130,7 +132,10 @@ impl HttpClient {
                 return Err(cut(url, &answer.response, length, stated));
             }
             let version = self.version(url, length, answer.response.headers())?;
-            Ok(Some(SmallFile { bytes, headers: answer.first_headers, version }))
+            let mut headers = answer.redirects;
+            headers.push(answer.response.headers().clone());
+            let url = answer.location.unwrap_or_else(|| url.clone());
+            Ok(Some(SmallFile { bytes, url, headers, version }))
         })
     }
 
@@ -347,7 +352,7 @@ impl HttpClient {
         range: Option<Range<u64>>,
     ) -> Result<HttpAnswer, StorageError> {
         let mut target = location.unwrap_or(url).clone();
-        let mut first_headers = None;
+        let mut redirects = Vec::new();
         for _ in 0..=MAX_REDIRECTS {
             let mut request =
                 self.http.get(target.clone()).header(header::ACCEPT_ENCODING, "identity");
@@ -361,9 +366,9 @@ impl HttpClient {
                 request = request.bearer_auth(token);
             }
             let response = request.send().await.map_err(|error| unanswered(url, &error))?;
-            let headers = first_headers.get_or_insert_with(|| response.headers().clone()).clone();
             if response.status().is_redirection() {
                 target = redirected(&target, url, &response, self.kind)?;
+                redirects.push(response.headers().clone());
                 continue;
             }
             let away = (target != *url).then_some(target);
@@ -374,7 +379,7 @@ impl HttpClient {
                 && response.status() == StatusCode::RANGE_NOT_SATISFIABLE;
             let refusal = refusal(&response, url, expires, self.kind).filter(|_| !empty);
             return match refusal {
-                None => Ok(HttpAnswer { response, first_headers: headers, location: away }),
+                None => Ok(HttpAnswer { response, redirects, location: away }),
                 Some(refusal) => Err(refusal),
             };
         }

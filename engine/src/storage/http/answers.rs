@@ -44,7 +44,8 @@ impl ServerKind {
 /// Answer, with the redirect that led to it.
 pub(super) struct HttpAnswer {
     pub(super) response: Response,
-    pub(super) first_headers: HeaderMap,
+    /// Headers of the redirects before it.
+    pub(super) redirects: Vec<HeaderMap>,
     pub(super) location: Option<Url>,
 }
 

@@ -12,8 +12,8 @@ use super::home::Home;
 use super::reference::{HubReference, is_commit};
 use crate::base::text::count;
 use crate::base::{environment, secrets};
-use crate::storage::http::HttpClient;
 use crate::storage::http::answers::{ServerKind, shown, with_user_of};
+use crate::storage::http::{HttpClient, SmallFile};
 use crate::storage::hub::Hub;
 use crate::storage::{atomic, marked};
 
@@ -50,7 +50,9 @@ impl Hub {
             ModelProblem::settings(format!("`{model}` has no file `{CONFIG}`"))
                 .with_hint("check the owner, the name and the revision; is it a model?")
         })?;
-        let commit = answer.headers.get("x-repo-commit").and_then(|value| value.to_str().ok());
+        // Redirects to another name lack it, and so does the store that has the file.
+        let commit = answer.headers.iter().find_map(|headers| headers.get("x-repo-commit"));
+        let commit = commit.and_then(|value| value.to_str().ok());
         if let Some(commit) = commit.filter(|commit| is_commit(commit)) {
             return Ok(commit.to_owned());
         }
@@ -119,7 +121,7 @@ impl Hub {
             ModelProblem::settings(message).with_hint("check HF_ENDPOINT")
         };
         loop {
-            let (entries, headers): (Vec<ListedFile>, _) = request(&client, &url, reference)?;
+            let (entries, answer): (Vec<ListedFile>, _) = request(&client, &url, reference)?;
             let known = files.len() + folders.len();
             for ListedFile { kind, path, size } in entries {
                 if kind != "file" {
@@ -146,9 +148,11 @@ impl Hub {
                 }
                 files.insert(path, size);
             }
-            let next = next_page(&url, &headers).map_err(|link| {
+            let headers = answer.headers.last().expect("headers of the answer");
+            let next = next_page(&answer.url, headers).map_err(|link| {
                 let link = secrets::without_credentials(&link);
-                let message = format!("`{}` has an invalid next-page link: `{link}`", shown(&url));
+                let message =
+                    format!("`{}` has an invalid next-page link: `{link}`", shown(&answer.url));
                 ModelProblem::settings(message).with_hint("check HF_ENDPOINT")
             })?;
             let Some(next) = next else { break };
@@ -192,7 +196,7 @@ fn request<T: for<'a> Deserialize<'a>>(
     client: &HttpClient,
     url: &Url,
     reference: &HubReference,
-) -> Result<(T, HeaderMap), ModelProblem> {
+) -> Result<(T, SmallFile), ModelProblem> {
     let Some(answer) = client.small(url, MAX_PAGE_BYTES)? else {
         let message = format!("`{reference}` not found at `{}`", shown(url));
         return Err(ModelProblem::settings(message)
@@ -203,7 +207,7 @@ fn request<T: for<'a> Deserialize<'a>>(
         let message = format!("unexpected response of `{}`, not a file list: {error}", shown(url));
         ModelProblem::settings(message).with_hint("check HF_ENDPOINT")
     })?;
-    Ok((json, answer.headers))
+    Ok((json, answer))
 }
 
 /// Returns the next page of a list, from `Link: <https://…>; rel="next"` (RFC 8288). A link to a plain connection is an error.
