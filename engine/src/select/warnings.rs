@@ -223,7 +223,7 @@ pub(super) fn unscored_groups_warning<'a>(
         "{samples} that pass the guards get no score, because the calibration has no score of their group: {}",
         listed(named)
     );
-    let hint = "none of them is kept; calibrate again on a corpus in which samples of every group pass the guards";
+    let hint = "to keep some of them, calibrate again on a corpus in which samples of every group pass the guards";
     Some(plan.spec.warning("stages.score.calibration", message).hint(hint))
 }
 

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use longsift_stages::contract::hex;
+use rustix::fs::{AtFlags, CWD, Statx, StatxAttributes, StatxFlags, statx};
 use sha2::{Digest, Sha256};
 
 use super::error::{self, StorageError, failed, is_link_circle};
@@ -187,11 +188,12 @@ impl FolderEntry {
     /// Returns whether two entries are names of one file, which may be written between the reading of the entries.
     pub fn is_same_file(&self, other: &Self) -> bool {
         let (Some(own), Some(others)) = (&self.identity, &other.identity) else { return false };
-        let is_linked = || {
-            let paths = [&self.path, &other.path].map(|path| fs::canonicalize(path).ok());
-            own.links > 1 || others.links > 1 || paths[0].is_some() && paths[0] == paths[1]
+        let has_same_path = || {
+            let path = fs::canonicalize(&self.path).ok();
+            path.is_some() && path == fs::canonicalize(&other.path).ok()
         };
-        own.inode == others.inode && (own == others || is_linked())
+        let is_hard_link = own.links > 1 || others.links > 1;
+        own.inode == others.inode && (own == others || is_hard_link || has_same_path())
     }
 }
 
@@ -224,35 +226,20 @@ pub fn entry(path: &Path) -> Result<Option<FolderEntry>, StorageError> {
 }
 
 /// Returns what identifies the file system and the mount of a folder, between which no file can be renamed; `None` if it does
-/// not exist. Two mounts of a file system are distinguished on Linux only.
+/// not exist. Two mounts of a file system are distinguished on Linux 5.8 or later.
 pub fn mount(folder: &Path) -> Option<(u64, u64)> {
     let device = folder.metadata().ok()?.dev();
-    #[cfg(target_os = "linux")]
-    let mount = {
-        use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
-        // 0 on kernels before 5.8.
-        statx(CWD, folder, AtFlags::empty(), StatxFlags::MNT_ID).map_or(0, |of| of.stx_mnt_id)
-    };
-    #[cfg(not(target_os = "linux"))]
-    let mount = 0;
-    Some((device, mount))
+    // 0 on kernels before 5.8.
+    let status = statx(CWD, folder, AtFlags::empty(), StatxFlags::MNT_ID);
+    Some((device, status.map_or(0, |status| status.stx_mnt_id)))
 }
 
 /// Returns whether a file is the root of a mount, such as a file mounted into a container; such a file cannot be replaced.
 /// Detected on Linux 5.8 or later.
 pub fn is_mounted_file(path: &Path) -> bool {
-    #[cfg(target_os = "linux")]
-    {
-        use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
-        let status = statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::TYPE);
-        status.is_ok_and(|of| of.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
-            && path.is_file()
-    }
-    #[cfg(not(target_os = "linux"))]
-    {
-        let _ = path;
-        false
-    }
+    let status = statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::TYPE);
+    let is_root = |status: Statx| status.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
+    status.is_ok_and(is_root) && path.is_file()
 }
 
 /// Returns the path without links, `.` and `..`; an address is returned unchanged.

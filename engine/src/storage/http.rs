@@ -55,8 +55,9 @@ pub(crate) struct SmallFile {
     pub(crate) bytes: Vec<u8>,
     /// Address of the answer, after redirects.
     pub(crate) url: Url,
-    /// Headers of the answer, after those of the redirects before it.
-    pub(crate) headers: Vec<HeaderMap>,
+    pub(crate) headers: HeaderMap,
+    /// Headers of the redirects before it.
+    pub(crate) redirects: Vec<HeaderMap>,
     pub(crate) version: String,
 }
 
@@ -132,10 +133,9 @@ impl HttpClient {
                 return Err(cut(url, &answer.response, length, stated));
             }
             let version = self.version(url, length, answer.response.headers())?;
-            let mut headers = answer.redirects;
-            headers.push(answer.response.headers().clone());
+            let (headers, redirects) = (answer.response.headers().clone(), answer.redirects);
             let url = answer.location.unwrap_or_else(|| url.clone());
-            Ok(Some(SmallFile { bytes, url, headers, version }))
+            Ok(Some(SmallFile { bytes, url, headers, redirects, version }))
         })
     }
 

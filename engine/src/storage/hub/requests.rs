@@ -51,8 +51,8 @@ impl Hub {
                 .with_hint("check the owner, the name and the revision; is it a model?")
         })?;
         // Redirects to another name lack it, and so does the store that has the file.
-        let commit = answer.headers.iter().find_map(|headers| headers.get("x-repo-commit"));
-        let commit = commit.and_then(|value| value.to_str().ok());
+        let mut headers = answer.redirects.iter().chain([&answer.headers]);
+        let commit = headers.find_map(|headers| headers.get("x-repo-commit")?.to_str().ok());
         if let Some(commit) = commit.filter(|commit| is_commit(commit)) {
             return Ok(commit.to_owned());
         }
@@ -148,8 +148,7 @@ impl Hub {
                 }
                 files.insert(path, size);
             }
-            let headers = answer.headers.last().expect("headers of the answer");
-            let next = next_page(&answer.url, headers).map_err(|link| {
+            let next = next_page(&answer.url, &answer.headers).map_err(|link| {
                 let link = secrets::without_credentials(&link);
                 let message =
                     format!("`{}` has an invalid next-page link: `{link}`", shown(&answer.url));
