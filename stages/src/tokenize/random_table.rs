@@ -1,5 +1,6 @@
 //! Tables that are read at random positions.
 
+use std::alloc::{Layout, handle_alloc_error};
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
@@ -13,7 +14,9 @@ pub(super) struct RandomTable<T>(MmapMut, PhantomData<T>);
 
 impl<T: Pod> RandomTable<T> {
     pub(super) fn zeroed(length: usize) -> Self {
-        let map = MmapMut::map_anon(length * size_of::<T>()).expect("memory for a table");
+        let layout = Layout::array::<T>(length).expect("a table has less than 2^63 bytes");
+        // Not a panic, which would be blamed on the text.
+        let Ok(map) = MmapMut::map_anon(layout.size()) else { handle_alloc_error(layout) };
         // A system without huge pages refuses the advice.
         #[cfg(target_os = "linux")]
         let _ = map.advise(memmap2::Advice::HugePage);
