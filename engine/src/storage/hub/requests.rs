@@ -124,9 +124,13 @@ impl Hub {
             let (entries, answer): (Vec<ListedFile>, _) = request(&client, &url, reference)?;
             let known = files.len() + folders.len();
             for ListedFile { kind, path, size } in entries {
-                if kind != "file" {
-                    folders.insert(path);
-                    continue;
+                match &*kind {
+                    "file" => {}
+                    "directory" => {
+                        folders.insert(path);
+                        continue;
+                    }
+                    _ => continue,
                 }
                 let shown_path = || secrets::without_credentials(&path);
                 if !stays_below(&path) {
@@ -163,6 +167,17 @@ impl Hub {
                 return Err(endless(&format!("it has more than {} pages", count(MAX_PAGES))));
             }
             url = next;
+        }
+        // Git has no empty folders: the server listed only one level.
+        let is_listed = |folder: &String| {
+            let below = format!("{folder}/");
+            files.range(below.clone()..).next().is_some_and(|(name, _)| name.starts_with(&below))
+        };
+        if let Some(folder) = folders.iter().find(|folder| !is_listed(folder)) {
+            let folder = secrets::without_credentials(folder);
+            let message =
+                format!("the list of files of `{reference}` lacks those of its folder `{folder}`");
+            return Err(ModelProblem::settings(message).with_hint("check HF_ENDPOINT"));
         }
         let folder = path.parent().expect("a file lies in a folder");
         marked::create_folder(folder)?;

@@ -45,7 +45,7 @@ impl Hub {
         let commit = self.pinned(branch)?;
         let reference = branch.at_commit(&commit);
         let snapshot = self.home.snapshot(&reference, &commit);
-        let list_file = self.repository(&reference).join(format!("{commit}-files.json"));
+        let list_file = self.repository(&reference).join(format!("{commit}-list.json"));
         let kept = files::read_limited(&list_file, MAX_LIST_BYTES).ok();
         let kept = kept.and_then(|json| serde_json::from_slice(&json).ok());
         let (files, note) = match (kept, &snapshot) {
