@@ -258,6 +258,12 @@ mod with_network {
         // Offline, a branch has its last known commit.
         hub.run(&workspace, &["-q", "--fresh", "--offline"]).success();
         assert_eq!(pin(&lock()), next);
+        // The hub's libraries have fetched another one since.
+        let theirs = "e".repeat(40);
+        workspace.write("hf/hub/models--demo--model/refs/main", &theirs);
+        let says = hub.run(&workspace, &["--fresh", "--offline"]).success().stderr;
+        assert_eq!(pin(&lock()), next);
+        assert!(says.contains(&format!("write `@{theirs}` to use that")), "{says}");
     }
 
     #[test]

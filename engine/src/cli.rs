@@ -302,7 +302,7 @@ pub struct PlanArguments {
     /// Process only the work units of one shard, numbered from 0: `--shard 3/16`. Shards depend only on the input.
     #[arg(long, value_name = "INDEX/COUNT")]
     pub shard: Option<Shard>,
-    /// Download nothing: models of the hub must already be on this machine.
+    /// Download no models and nothing from the hub: they must already be on this machine. Inputs of stores and web servers are read.
     #[arg(long)]
     pub offline: bool,
 }

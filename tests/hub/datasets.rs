@@ -188,6 +188,24 @@ mod with_network {
     }
 
     #[test]
+    fn whatif_reads_a_data_set() {
+        let hub = Hub::plain();
+        let remote = workspace("hf://datasets/demo/corpus/data");
+        hub.run(&remote, &[]).success();
+        // The recorded commit is read.
+        *hub.main.lock().unwrap() = "f".repeat(40);
+        let setting = "stages.filter.keep_fraction=0.25";
+        let whatif = ["whatif", "out.limit-12.run", "--set", setting, "--format", "json"];
+        let total = |answer: Answer| {
+            let found: Value = serde_json::from_str(&answer.success().stdout).unwrap();
+            found["total"].clone()
+        };
+        let found = total(hub.longsift(&remote, &whatif));
+        assert_eq!(found, total(local("files/data").longsift(&whatif)));
+        assert_ne!(found["now"], found["then"]);
+    }
+
+    #[test]
     fn a_pipeline_is_made_for_a_data_set() {
         let (hub, workspace) = (Hub::plain(), pinned("/data"));
         let (input, model) = (format!("hf://datasets/demo/corpus@{COMMIT}/data"), demo_model());
@@ -406,6 +424,13 @@ mod with_network {
             |_: &Request| Reply::whole(br#"[{"type": "file", "path": "x.parquet"}]"#);
         let says = refused(without_size).expect(2).stderr;
         assert!(says.contains("does not state the size of `x.parquet`"), "{says}");
+        // The folder's files are missing from the list.
+        let flat = |_: &Request| {
+            let page = br#"[{"type": "directory", "path": "data"}, {"type": "file", "size": 1, "path": "x.parquet"}]"#;
+            Reply::whole(page)
+        };
+        let says = refused(flat).expect(2).stderr;
+        assert!(says.contains("lacks those of its folder `data`"), "{says}");
         let says = refused(|_| Reply::whole(b"<html>")).expect(2).stderr;
         assert!(says.contains("not a file list"), "{says}");
     }

@@ -7,6 +7,7 @@ use crate::cli::{Cli, PipelineArguments, PlanArguments};
 use crate::plan::Plan;
 use crate::plan::options::PlanOptions;
 use crate::run_directory::layout::RunDirectory;
+use crate::storage::hub::Network;
 
 pub(super) fn make_plan(cli: &Cli, arguments: &PlanArguments) -> Result<Plan> {
     make_plan_with(cli, arguments, plan_options(arguments))
@@ -38,7 +39,7 @@ pub(super) fn plan_options(arguments: &PlanArguments) -> PlanOptions {
         backend: arguments.backend.name(),
         scores_from: arguments.scores_from.clone(),
         shard: arguments.shard,
-        offline: arguments.offline,
+        network: if arguments.offline { Network::Offline } else { Network::Full },
         ..PlanOptions::default()
     }
 }

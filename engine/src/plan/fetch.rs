@@ -28,7 +28,7 @@ use crate::dataset::input::Dataset;
 use crate::dataset::input_file::ReadSettings;
 use crate::storage::files;
 use crate::storage::hub::reference::HubReference;
-use crate::storage::hub::{Hub, HubOptions};
+use crate::storage::hub::{Hub, HubOptions, Network};
 use stores::{FetchKind, folder_name, is_as_fetched, local_copy};
 
 /// Opens an input with the default settings.
@@ -44,7 +44,7 @@ pub struct RemoteModels {
     pub hub: Hub,
     /// Folder of the models of stores.
     stores: PathBuf,
-    offline: bool,
+    network: Network,
     #[cfg(feature = "cloud")]
     stop: Stop,
 }
@@ -53,7 +53,7 @@ impl RemoteModels {
     pub fn new(cache_folder: &Path, options: HubOptions) -> Self {
         Self {
             stores: cache_folder.join("stores"),
-            offline: options.offline,
+            network: options.network,
             #[cfg(feature = "cloud")]
             stop: options.stop.clone(),
             hub: Hub::new(cache_folder, options),
@@ -87,7 +87,7 @@ impl RemoteModels {
         };
         let parent = self.stores.join(folder_name(address));
         #[cfg(feature = "cloud")]
-        if !self.offline {
+        if self.network == Network::Full {
             return self.current(address, &parent, wanted);
         }
         match local_copy(&parent, wanted) {
@@ -98,10 +98,15 @@ impl RemoteModels {
 
     /// Returns the error for a copy that does not exist and will not be fetched.
     fn absent(&self, address: &str) -> ModelProblem {
-        let (why, hint) = if self.offline {
-            ("`--offline` prevents fetching it", "run once with the network")
-        } else {
-            ("this build has no access to stores", "build with `--features cloud`, or download it")
+        let (why, hint) = match self.network {
+            Network::Offline => ("`--offline` prevents fetching it", "run once with the network"),
+            Network::InputOnly => {
+                ("this command fetches no models", "fetch it with `longsift plan`")
+            }
+            Network::Full => {
+                let hint = "build with `--features cloud`, or download it";
+                ("this build has no access to stores", hint)
+            }
         };
         ModelProblem::settings(format!("`{address}` is not on this machine, and {why}"))
             .with_hint(hint)
@@ -128,7 +133,7 @@ impl Hub {
         match self.find_local(&model, &commit, wanted) {
             Some(folder) => Ok(folder),
             #[cfg(feature = "cloud")]
-            None if !self.is_offline() => self.fetch(&model, &commit, wanted),
+            None if !self.has_local_models() => self.fetch(&model, &commit, wanted),
             None => Err(vec![self.absent(&model, &commit)]),
         }
     }
@@ -140,7 +145,7 @@ impl Hub {
             .find(|file| !self.home.knows(model, commit, file));
         let theirs = self.home.snapshot(model, commit);
         let (complete, partial) = if missing.is_none() { (theirs, None) } else { (None, theirs) };
-        let partial = partial.filter(|_| self.is_offline());
+        let partial = partial.filter(|_| self.has_local_models());
         let ours = files::list_if_present(&self.repository(model)).unwrap_or_default();
         let ours = ours.into_iter().filter(|folder| {
             folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(commit))

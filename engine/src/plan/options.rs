@@ -8,6 +8,7 @@ use longsift_stages::model::BackendName;
 use super::shard::Shard;
 use crate::base::stop::Stop;
 use crate::run_directory::layout::RunDirectory;
+use crate::storage::hub::Network;
 
 #[derive(Clone, Debug, Default)]
 pub struct PlanOptions {
@@ -28,7 +29,7 @@ pub struct PlanOptions {
     /// Cache file of input footers, written by another process of the same job.
     pub footers: Option<PathBuf>,
     pub subject: Subject,
-    pub offline: bool,
+    pub network: Network,
     /// Commits of hub references from a lock, in place of those of the run directory.
     pub pins: BTreeMap<String, String>,
     /// Whether to start from scratch and ignore all results and commits of the run directory. Its results stay until a new

@@ -321,5 +321,5 @@ fn hub_options(options: &PlanOptions, directory: &RunDirectory) -> HubOptions {
     let begun = if options.fresh { None } else { begun() };
     let mut pins = begun.map(|lock| lock.hub_commits).unwrap_or_default();
     pins.extend(options.pins.clone());
-    HubOptions { offline: options.offline, pins, stop: options.stop.clone() }
+    HubOptions { network: options.network, pins, stop: options.stop.clone() }
 }

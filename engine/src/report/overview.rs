@@ -40,6 +40,7 @@ use crate::run_directory::selected;
 use crate::run_directory::summary::Summary;
 use crate::run_directory::units::{self, InputIdentity, Part};
 use crate::spec::Overrides;
+use crate::storage::hub::Network;
 use amounts::OtherAmount;
 use choice::SelectionSettings;
 use excerpts::Texts;
@@ -136,7 +137,8 @@ pub(crate) fn read(directory: &RunDirectory, text: bool) -> Result<Overview> {
     let calibration = manifest.read_calibration(directory)?;
     let summary = manifest.read_summary(directory)?;
     let scores = manifest.scores_directory(directory)?;
-    let options = PlanOptions { offline: true, devices_absent: true, ..PlanOptions::default() };
+    let options =
+        PlanOptions { network: Network::InputOnly, devices_absent: true, ..PlanOptions::default() };
     let plan = crate::plan::read::plan(&directory.root, &Overrides::default(), options);
     let sources = ReportSources {
         directory,

@@ -26,7 +26,7 @@ use crate::run_directory::units::{self, Part, PlannedScores, UnitRecord};
 use crate::run_directory::{dropped, scores, selected};
 use crate::spec::{Overrides, Spec};
 use crate::storage::files;
-use crate::storage::hub::HubOptions;
+use crate::storage::hub::{HubOptions, Network};
 
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Verification {
@@ -412,7 +412,8 @@ impl Verification {
         let path = match &folder {
             Ok(folder) if settings.model.is_address() => {
                 let pins = lock.hub_commits.clone();
-                let options = HubOptions { offline: true, pins, ..HubOptions::default() };
+                let options =
+                    HubOptions { network: Network::Offline, pins, ..HubOptions::default() };
                 let models = RemoteModels::new(folder, options);
                 models.locate(settings.model.clone(), FetchKind::Model).unwrap_or_default()
             }

@@ -25,6 +25,7 @@ use crate::select::{self, Sample, Selection};
 use crate::spec::pipeline::Samples;
 use crate::spec::rules::AMOUNTS;
 use crate::spec::{Overrides, Spec};
+use crate::storage::hub::Network;
 
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct WhatIf {
@@ -98,8 +99,9 @@ pub(crate) fn whatif(
     let changes = changes(&spec, &manifest)?;
     let options = PlanOptions {
         limit_rows: recorded.limit_rows,
-        offline: true,
+        network: Network::InputOnly,
         devices_absent: true,
+        pins: manifest.lock.hub_commits.clone(),
         stop: stop.clone(),
         ..PlanOptions::default()
     };

@@ -10,7 +10,7 @@
 //!   <commit>-<tensors>/           config.json, tokenizer.json, the slices of the weights, slice.json
 //! <cache_folder>/hub/datasets--owner--name/
 //!   refs/<branch>
-//!   <commit>.json                 list of its files
+//!   <commit>-list.json            list of its files
 //! ```
 //!
 //! The files of a data set are read by ranges and not cached. Commits in the cache of the hub's own libraries are used
@@ -36,9 +36,20 @@ use crate::base::stop::Stop;
 use home::{Home, short_text};
 use reference::{HubReference, RepositoryKind, is_commit};
 
+/// Requests that a command may send.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Network {
+    #[default]
+    Full,
+    /// Requests for the input, but not for models and tokenizers.
+    InputOnly,
+    /// No requests to the hub, and none for models and tokenizers of stores.
+    Offline,
+}
+
 #[derive(Clone, Debug, Default)]
 pub struct HubOptions {
-    pub offline: bool,
+    pub network: Network,
     /// Recorded commits by reference: see [`Hub::pins`].
     pub pins: BTreeMap<String, String>,
     #[cfg_attr(
@@ -79,7 +90,14 @@ impl Hub {
     }
 
     pub(crate) fn is_offline(&self) -> bool {
-        cfg!(not(feature = "cloud")) || self.options.offline || self.home.offline
+        cfg!(not(feature = "cloud"))
+            || self.options.network == Network::Offline
+            || self.home.offline
+    }
+
+    /// Whether models are not fetched.
+    pub(crate) fn has_local_models(&self) -> bool {
+        self.is_offline() || self.options.network == Network::InputOnly
     }
 
     pub(crate) fn repository(&self, model: &HubReference) -> PathBuf {
@@ -102,17 +120,26 @@ impl Hub {
         if !self.is_offline() {
             return self.request_commit(model);
         }
-        let ours = short_text(&self.repository(model).join("refs").join(&model.revision));
-        ours.filter(|commit| is_commit(commit))
-            .or_else(|| self.home.commit_of(model))
-            .ok_or_else(|| self.absent(model, &model.revision))
+        let ours = short_text(&self.repository(model).join("refs").join(&model.revision))
+            .filter(|commit| is_commit(commit));
+        let theirs = self.home.commit_of(model);
+        if let (Some(ours), Some(theirs)) = (&ours, &theirs)
+            && ours != theirs
+        {
+            tracing::warn!(
+                "`{model}` is read at commit {ours}, recorded when longsift last requested it; the cache of the hub's libraries has {theirs}: write `@{theirs}` to use that"
+            );
+        }
+        ours.or(theirs).ok_or_else(|| self.absent(model, &model.revision))
     }
 
     fn why_absent(&self) -> &'static str {
-        if self.options.offline {
+        if self.options.network == Network::Offline {
             "`--offline` prevents fetching it"
         } else if self.home.offline {
             "HF_HUB_OFFLINE prevents fetching it"
+        } else if cfg!(feature = "cloud") && self.options.network == Network::InputOnly {
+            "this command fetches no models"
         } else {
             "this build has no access to the hub"
         }
