@@ -102,35 +102,44 @@ pub(super) fn to_text(
         Err(error) => error,
     };
     // A value of a dictionary may be invalid in several rows or in none.
-    let array = &match array.data_type() {
-        DataType::Dictionary(_, value) => cast(array, value)?,
-        _ => Arc::clone(array),
-    };
+    let array = &cast(array, &without_dictionaries(array.data_type()))?;
     let mut bad = vec![false; array.len()];
     mark(array.as_ref(), wanted, &mut bad);
-    let rows: Vec<usize> = (0..bad.len()).filter(|&row| bad[row]).collect();
-    if rows.is_empty() {
-        return types::conform(array, wanted).map(|array| (array, rows)).map_err(|_| error);
-    }
+    // Null rows, and items of lists outside these rows, may hold any bytes.
+    let rows: Vec<usize> = (0..bad.len()).filter(|&row| array.is_valid(row) && bad[row]).collect();
+    let is_kept = |row: usize| array.is_valid(row) && !bad[row];
     let rest = if rows.len() == bad.len() {
         return Ok((new_null_array(wanted, bad.len()), rows));
     } else if let Some(views) = array.as_binary_view_opt() {
-        Arc::new(without_views(views, &bad)?) as ArrayRef
+        Arc::new(only_rows(views, is_kept)?) as ArrayRef
     } else {
-        let kept = bad.iter().zip(0..).map(|(bad, row)| (!bad).then_some(row));
+        let kept = (0..bad.len()).map(|row| is_kept(row).then_some(row as u64));
         take(array, &kept.collect::<UInt64Array>(), None)?
     };
-    Ok((types::conform(&rest, wanted)?, rows))
+    match types::conform(&rest, wanted) {
+        Err(_) if rows.is_empty() => Err(error),
+        rest => Ok((rest?, rows)),
+    }
 }
 
-/// Empties the views of bad rows, because null views are validated as well.
-fn without_views(array: &BinaryViewArray, bad: &[bool]) -> Result<BinaryViewArray, ArrowError> {
-    let views = array.views().iter().zip(bad).map(|(view, bad)| if *bad { 0 } else { *view });
-    let valid = (0..array.len()).map(|row| array.is_valid(row) && !bad[row]);
+fn without_dictionaries(data_type: &DataType) -> DataType {
+    match data_type {
+        DataType::Dictionary(_, value) => without_dictionaries(value),
+        _ => types::map_children(data_type, without_dictionaries),
+    }
+}
+
+/// Empties the views of other rows, because null views are validated as well.
+fn only_rows(
+    array: &BinaryViewArray,
+    is_kept: impl Fn(usize) -> bool,
+) -> Result<BinaryViewArray, ArrowError> {
+    let views = array.views().iter().zip(0..);
+    let views = views.map(|(view, row)| if is_kept(row) { *view } else { 0 });
     BinaryViewArray::try_new(
         views.collect::<ScalarBuffer<u128>>(),
         array.data_buffers().to_vec(),
-        Some(valid.collect::<NullBuffer>()),
+        Some((0..array.len()).map(&is_kept).collect::<NullBuffer>()),
     )
 }
 
@@ -211,6 +220,49 @@ mod tests {
         let texts = list.as_list::<i32>().value(2);
         let expected = StringArray::from(vec![Some("plain"), None, Some("grüße und mehr Text")]);
         assert_eq!(texts.as_struct().column(0).as_ref(), &expected);
+    }
+
+    #[test]
+    fn invalid_bytes_of_no_row_are_ignored() {
+        let stale = |values: &[&[u8]], nulls: Vec<bool>| {
+            let views = BinaryViewArray::from_iter_values(values);
+            let nulls = Some(NullBuffer::from(nulls));
+            Arc::new(BinaryViewArray::new(views.views().clone(), vec![], nulls)) as ArrayRef
+        };
+        let views = stale(&[b"\xff", b"a\x80", b"plain"], vec![false, true, true]);
+        let (text, bad) = to_text(&views, &DataType::Utf8View).unwrap();
+        assert_eq!(bad, [1]);
+        let expected = StringArray::from(vec![None, None, Some("plain")]);
+        assert_eq!(types::conform(&text, &DataType::Utf8).unwrap().as_ref(), &expected);
+
+        let leaf = Arc::new(BinaryArray::from_iter_values([&b"\xff"[..], b"b", b"c"])) as ArrayRef;
+        let fields: Fields = vec![Field::new("a", DataType::Binary, true)].into();
+        let nulls = Some(NullBuffer::from(vec![false, true, true]));
+        let structs = StructArray::new(fields, vec![Arc::clone(&leaf)], nulls);
+        let wanted = DataType::Struct(vec![Field::new("a", DataType::Utf8, true)].into());
+        let (structs, bad) = to_text(&(Arc::new(structs) as ArrayRef), &wanted).unwrap();
+        assert_eq!((bad, structs.null_count()), (vec![], 1));
+
+        let keys = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Binary));
+        for (items, text) in [
+            (Arc::clone(&leaf), DataType::Utf8),
+            (
+                cast(&leaf, &keys).unwrap(),
+                DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8)),
+            ),
+        ] {
+            let item = Arc::new(Field::new("item", items.data_type().clone(), true));
+            let offsets = OffsetBuffer::<i32>::from_lengths([1, 2]);
+            let list = Arc::new(ListArray::new(item, offsets, items, None)) as ArrayRef;
+            let wanted = DataType::List(Arc::new(Field::new("item", text, true)));
+            for (rows, bad_rows) in [(list.slice(1, 1), vec![]), (list, vec![0])] {
+                let (texts, bad) = to_text(&rows, &wanted).unwrap();
+                assert_eq!((bad, texts.data_type()), (bad_rows, &wanted));
+                let last = texts.as_list::<i32>().value(texts.len() - 1);
+                let last = cast(&last, &DataType::Utf8).unwrap();
+                assert_eq!(last.as_ref(), &StringArray::from(vec!["b", "c"]));
+            }
+        }
     }
 
     #[test]
