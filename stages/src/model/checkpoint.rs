@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::catalogue::Catalogue;
 use super::config::ModelConfig;
 use super::formats::{self, Finder, HEADS, LocatedTensor, Method};
-use super::problem::{ModelProblem, listed, with_remedies};
+use super::problem::{INCOMPLETE, ModelProblem, listed, with_remedies};
 use super::spec::AttentionSpec;
 use super::stored::{StoredTensor, StoredTensors, WeightSource};
 use super::tensors::NeededTensor;
@@ -96,9 +96,7 @@ impl ModelConfig {
     pub fn with_weights(self) -> Result<ModelFolder, Vec<ModelProblem>> {
         let stored = stored(&self);
         let located = stored.and_then(|(method, mut tensors)| locate(self, &method, &mut tensors));
-        located.map_err(|problems| {
-            with_remedies(problems, "the download may be incomplete: download the checkpoint again")
-        })
+        located.map_err(|problems| with_remedies(problems, INCOMPLETE))
     }
 }
 

@@ -15,7 +15,7 @@ use super::folder_files::{
 use super::formats::Architecture;
 use super::gguf_config::{self, Stated};
 use super::model_files::ModelFiles;
-use super::problem::{ModelProblem, with_remedies};
+use super::problem::{INCOMPLETE, ModelProblem, with_remedies};
 use super::rope::RopeSpec;
 use super::shard::WeightShard;
 use super::spec::AttentionSpec;
@@ -280,14 +280,22 @@ fn open_files(path: &Path) -> Result<(WeightFiles, Vec<u8>), ModelProblem> {
     };
     let shard = WeightShard::open(&folder, first)?;
     let architecture = gguf_config::architecture(&shard)?;
+    let mut parts = vec![shard];
+    for name in &gguf[1..] {
+        let part = WeightShard::open(&folder, name);
+        parts.push(part.map_err(|problem| match problem.hint {
+            None => problem.with_hint(INCOMPLETE),
+            Some(_) => problem,
+        })?);
+    }
     let from_header = !path.exists();
     let bytes = if from_header {
-        Value::Object(gguf_config::config(&shard, architecture)?).to_string().into_bytes()
+        Value::Object(gguf_config::config(&parts, architecture)?).to_string().into_bytes()
     } else {
         read_small_file(&path, MAX_CONFIG_BYTES)?
     };
-    let stated = gguf_config::stated(&shard, architecture)?;
-    let warnings = gguf_config::warnings(&shard, architecture);
+    let stated = gguf_config::stated(&parts, architecture)?;
+    let warnings = gguf_config::warnings(&parts[0], architecture);
     let gguf = Some((gguf, architecture));
     Ok((WeightFiles { folder, gguf, from_header, stated, warnings }, bytes))
 }

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::format_tests::folder;
 use super::refusal_tests::shown;
+use super::shard::WeightShard;
 use super::tensors::TensorRole;
 use super::*;
 use crate::load_partial_model::Precision;
@@ -304,6 +305,32 @@ fn a_gguf_file_and_its_folder_are_the_same_model() {
     fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
     let with_config = ModelFolder::open(folder.path(), None).unwrap();
     assert_eq!(with_config.spec(), self_contained.spec());
+}
+
+#[test]
+fn a_gguf_file_in_parts_is_described_by_the_tensors_of_all() {
+    let folder = gguf("gguf_llama_frequencies");
+    let whole = ModelFolder::open(folder.path(), None).unwrap();
+    let parts = tempfile::tempdir().unwrap();
+    let bytes = fs::read(folder.path().join("model.gguf")).unwrap();
+    let part = |number| parts.path().join(format!("m-0000{number}-of-00002.gguf"));
+    // The first part has entries, but no tensors.
+    let headers = WeightShard::open(folder.path(), "model.gguf").unwrap().tensors;
+    let begins = |name: &String| {
+        let name = [&(name.len() as u64).to_le_bytes(), name.as_bytes()].concat();
+        bytes.windows(name.len()).position(|window| window == name)
+    };
+    let end = headers.keys().filter_map(begins).min().unwrap();
+    let mut entries = bytes[..end].to_vec();
+    entries[8..16].fill(0);
+    fs::write(part(1), entries).unwrap();
+    let refused = ModelFolder::open(&part(1), None).unwrap_err();
+    assert!(refused[0].message.contains("m-00002-of-00002.gguf"), "{refused:?}");
+    assert!(refused[0].hint.as_ref().unwrap().contains("incomplete"), "{refused:?}");
+    fs::write(part(2), &bytes).unwrap();
+    let split = ModelFolder::open(&part(1), None).unwrap();
+    assert_eq!(split.spec(), whole.spec());
+    assert_ne!(split.spec().rope.as_ref().unwrap().scaling, RopeScaling::Default);
 }
 
 #[test]

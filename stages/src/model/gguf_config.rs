@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
+use super::entry::{StoredType, TensorEntry};
 use super::formats::Architecture;
 use super::model_files::is_part_of;
 use super::problem::ModelProblem;
@@ -55,11 +56,12 @@ pub(crate) fn architecture(shard: &WeightShard) -> Result<&'static Architecture,
     }
 }
 
-/// Derives the content of config.json.
+/// Derives the content of config.json. `parts`: all parts of the file; the first has the entries.
 pub(crate) fn config(
-    shard: &WeightShard,
+    parts: &[WeightShard],
     architecture: &Architecture,
 ) -> Result<Map<String, Value>, ModelProblem> {
+    let shard = &parts[0];
     let requires_config = |what: &str| {
         let message = format!("`{}` {what}", shard.path.display());
         ModelProblem::settings(message).with_hint(format!(
@@ -105,10 +107,10 @@ pub(crate) fn config(
     {
         config.insert("head_dim".to_owned(), json!(width / heads));
     }
-    if let Some(embedding) = shard.tensors.get("token_embd.weight") {
+    if let Some((_, embedding)) = tensor(parts, "token_embd.weight") {
         config.insert("vocab_size".to_owned(), json!(embedding.shape[0]));
     }
-    let has = |tensor: &str| shard.tensors.contains_key(tensor);
+    let has = |name: &str| tensor(parts, name).is_some();
     config.insert("tie_word_embeddings".to_owned(), json!(!has("output.weight")));
     config.insert("attention_bias".to_owned(), json!(has("blk.0.attn_q.bias")));
     let bos = metadata.whole("tokenizer.ggml.bos_token_id");
@@ -121,7 +123,7 @@ pub(crate) fn config(
             "has a sliding window of {window} tokens, but does not state which layers slide"
         )));
     }
-    if let Some(scaling) = scaling(shard, &key, &requires_config)? {
+    if let Some(scaling) = scaling(parts, &key, &requires_config)? {
         config.insert("rope_scaling".to_owned(), scaling);
     }
     let prefix = key("");
@@ -371,12 +373,12 @@ struct StatedNumber {
     scored: fn(&AttentionSpec) -> Option<f64>,
 }
 
-/// Reads the numbers and the rope scaling of a file that also describe a first layer.
+/// Reads the numbers and the rope scaling of a file, given by its parts, that also describe a first layer.
 pub(crate) fn stated(
-    shard: &WeightShard,
+    parts: &[WeightShard],
     architecture: &Architecture,
 ) -> Result<Stated, ModelProblem> {
-    let metadata = &shard.metadata;
+    let metadata = &parts[0].metadata;
     let tokens = metadata.list_length(TOKENS).map(|tokens| StatedNumber {
         key: TOKENS.to_owned(),
         value: tokens as f64,
@@ -401,17 +403,18 @@ pub(crate) fn stated(
         Some(StatedNumber { key, value, scored })
     });
     let numbers = stated.chain(tokens).chain(other).collect();
-    let scaling = architecture.self_contained.then(|| stated_scaling(shard, architecture));
+    let scaling = architecture.self_contained.then(|| stated_scaling(parts, architecture));
     Ok(Stated { numbers, scaling: scaling.transpose()?.flatten() })
 }
 
 /// Returns the scaling of a file; `None` if it states none or an unknown one.
 fn stated_scaling(
-    shard: &WeightShard,
+    parts: &[WeightShard],
     architecture: &Architecture,
 ) -> Result<Option<StatedScaling>, ModelProblem> {
+    let shard = &parts[0];
     let key = |name: &str| format!("{}.{name}", architecture.name);
-    if let Some(factors) = frequency_factors(shard)? {
+    if let Some(factors) = frequency_factors(parts)? {
         return Ok(Some(StatedScaling { kind: BY_FREQUENCY, factors }));
     }
     let factor = scaling_factor(shard, &key);
@@ -504,11 +507,11 @@ impl StatedNumber {
 
 /// Returns the rope scaling: frequency factors that the file stores as a tensor, or linear or `YaRN` from its metadata.
 fn scaling(
-    shard: &WeightShard,
+    parts: &[WeightShard],
     key: &impl Fn(&str) -> String,
     requires_config: &impl Fn(&str) -> ModelProblem,
 ) -> Result<Option<Value>, ModelProblem> {
-    let metadata = &shard.metadata;
+    let metadata = &parts[0].metadata;
     let number = |name: &str| metadata.number(&key(&format!("rope.scaling.{name}")));
     // Default of llama.cpp.
     let kind = metadata.text(&key(SCALING_KIND)).unwrap_or("linear");
@@ -519,8 +522,8 @@ fn scaling(
             "has `rope.scaling.{name}`, which is supported only with a config.json"
         )));
     }
-    let factors = frequency_factors(shard)?;
-    match (kind, scaling_factor(shard, key), factors) {
+    let factors = frequency_factors(parts)?;
+    match (kind, scaling_factor(&parts[0], key), factors) {
         ("none", _, None) | ("linear", None, None) => Ok(None),
         ("linear", Some(factor), None) => {
             Ok(Some(json!({"rope_type": "linear", "factor": factor})))
@@ -562,10 +565,15 @@ fn scaling_factor(shard: &WeightShard, key: &impl Fn(&str) -> String) -> Option<
     factor.filter(|factor| *factor != 0.0)
 }
 
+/// Returns a tensor and the part that stores it.
+fn tensor<'p>(parts: &'p [WeightShard], name: &str) -> Option<(&'p WeightShard, &'p TensorEntry)> {
+    parts.iter().find_map(|part| Some((part, part.tensors.get(name)?)))
+}
+
 /// Reads `rope_freqs.weight`, `[head_dim / 2]`.
-fn frequency_factors(shard: &WeightShard) -> Result<Option<Vec<f32>>, ModelProblem> {
-    let Some(entry) = shard.tensors.get(FREQUENCIES) else { return Ok(None) };
-    let float = entry.dtype == super::entry::StoredType::Numbers(safetensors::Dtype::F32);
+fn frequency_factors(parts: &[WeightShard]) -> Result<Option<Vec<f32>>, ModelProblem> {
+    let Some((shard, entry)) = tensor(parts, FREQUENCIES) else { return Ok(None) };
+    let float = entry.dtype == StoredType::Numbers(safetensors::Dtype::F32);
     if !float || entry.shape.len() != 1 || entry.shape[0] > MAX_FREQUENCIES {
         return Err(ModelProblem::checkpoint(format!(
             "`rope_freqs.weight` in `{}` has type {} and shape {:?}; expected f32 and one dimension",
