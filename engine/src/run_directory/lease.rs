@@ -99,12 +99,7 @@ impl Lease {
                     if write(path, &claim, None, RetryPolicy::default())?.is_some() {
                         return Err(unconditional(root, "If-None-Match"));
                     }
-                    (claim, version) = (other.clone(), second);
-                }
-                // Likewise, replacing a version that never existed must fail.
-                let probe = LeaseRecord { beats: 1, ..other };
-                if write(path, &probe, Some(no_version()), RetryPolicy::default())?.is_some() {
-                    return Err(unconditional(root, "If-Match"));
+                    (claim, version) = (other, second);
                 }
                 break (version, begun);
             }
@@ -115,6 +110,11 @@ impl Lease {
                 break (version, begun);
             }
         };
+        // Tests the condition of replacing an object: replacing a version that never existed must fail.
+        let probe = LeaseRecord { number: !claim.number, beats: 1, ..claim.clone() };
+        if write(path, &probe, Some(no_version()), RetryPolicy::default())?.is_some() {
+            return Err(unconditional(root, "If-Match"));
+        }
         let known = Mutex::new(Known { written, lost: false });
         let shared = Arc::new(Shared { object: Mutex::new((claim, version)), known });
         let (end, ended) = channel::<()>();
