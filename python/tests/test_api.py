@@ -327,6 +327,9 @@ def test_scores_are_read_from_a_bucket(pipeline: Path, monkeypatch: pytest.Monke
         assert stored.to_table().equals(here)
         with pytest.raises(FileNotFoundError, match="no work unit of s3://bucket/input"):
             longsift.scores("s3://bucket/input")
+        # Characters that are escaped in addresses are literal.
+        shutil.copytree(summary.run_dir, pipeline.parent / "ä [1]%20.run")
+        assert longsift.scores("s3://bucket/ä [1]%20.run").to_table().equals(here)
     assert sum(line.startswith("GET /bucket/out.run/manifest.json") for line in asked) == 1, asked
     assert not any(line.startswith("GET /bucket/out.run/units/") for line in asked), asked
     assert not any("/out.run/lock" in line for line in asked)

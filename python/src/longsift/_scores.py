@@ -7,6 +7,7 @@ import json
 import os
 import re
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset
@@ -17,7 +18,10 @@ def _opened(run_dir: str | os.PathLike[str]) -> tuple[Any, str, str]:
     from pyarrow import fs
 
     address = os.fspath(run_dir).rstrip("/")
-    files, root = fs.FileSystem.from_uri(address if "://" in address else os.path.abspath(address))
+    if "://" not in address:
+        return fs.LocalFileSystem(), os.path.abspath(address), address
+    # pyarrow decodes addresses; those of longsift are literal.
+    files, root = fs.FileSystem.from_uri(quote(address, safe="/:@"))
     return files, root, address
 
 
