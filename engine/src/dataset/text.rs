@@ -4,8 +4,7 @@
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::{Array, ArrayRef, BinaryViewArray, UInt64Array, new_null_array};
-use arrow_buffer::{NullBuffer, ScalarBuffer};
+use arrow_array::{Array, ArrayRef, UInt64Array, new_null_array};
 use arrow_cast::cast;
 use arrow_schema::{ArrowError, DataType};
 use arrow_select::take::take;
@@ -101,46 +100,31 @@ pub(super) fn to_text(
         Ok(array) => return Ok((array, Vec::new())),
         Err(error) => error,
     };
-    // A value of a dictionary may be invalid in several rows or in none.
-    let array = &cast(array, &without_dictionaries(array.data_type()))?;
+    // A value of a dictionary may be invalid in several rows or in none, and views of nulls are validated as well.
+    let array = &cast(array, &flat(array.data_type()))?;
     let mut bad = vec![false; array.len()];
     mark(array.as_ref(), wanted, &mut bad);
     // Null rows, and items of lists outside these rows, may hold any bytes.
     let rows: Vec<usize> = (0..bad.len()).filter(|&row| array.is_valid(row) && bad[row]).collect();
-    let is_kept = |row: usize| array.is_valid(row) && !bad[row];
-    let rest = if rows.len() == bad.len() {
+    if rows.len() == bad.len() {
         return Ok((new_null_array(wanted, bad.len()), rows));
-    } else if let Some(views) = array.as_binary_view_opt() {
-        Arc::new(only_rows(views, is_kept)?) as ArrayRef
-    } else {
-        let kept = (0..bad.len()).map(|row| is_kept(row).then_some(row as u64));
-        take(array, &kept.collect::<UInt64Array>(), None)?
-    };
+    }
+    let is_kept = |row: usize| array.is_valid(row) && !bad[row];
+    let kept = (0..bad.len()).map(|row| is_kept(row).then_some(row as u64));
+    let rest = take(array, &kept.collect::<UInt64Array>(), None)?;
     match types::conform(&rest, wanted) {
         Err(_) if rows.is_empty() => Err(error),
         rest => Ok((rest?, rows)),
     }
 }
 
-fn without_dictionaries(data_type: &DataType) -> DataType {
+/// Returns the type without dictionaries and views of bytes.
+fn flat(data_type: &DataType) -> DataType {
     match data_type {
-        DataType::Dictionary(_, value) => without_dictionaries(value),
-        _ => types::map_children(data_type, without_dictionaries),
+        DataType::Dictionary(_, value) => flat(value),
+        DataType::BinaryView => DataType::LargeBinary,
+        _ => types::map_children(data_type, flat),
     }
-}
-
-/// Empties the views of other rows, because null views are validated as well.
-fn only_rows(
-    array: &BinaryViewArray,
-    is_kept: impl Fn(usize) -> bool,
-) -> Result<BinaryViewArray, ArrowError> {
-    let views = array.views().iter().zip(0..);
-    let views = views.map(|(view, row)| if is_kept(row) { *view } else { 0 });
-    BinaryViewArray::try_new(
-        views.collect::<ScalarBuffer<u128>>(),
-        array.data_buffers().to_vec(),
-        Some((0..array.len()).map(&is_kept).collect::<NullBuffer>()),
-    )
 }
 
 fn mark(array: &dyn Array, wanted: &DataType, bad: &mut [bool]) {
@@ -174,8 +158,10 @@ fn mark(array: &dyn Array, wanted: &DataType, bad: &mut [bool]) {
 
 #[cfg(test)]
 mod tests {
-    use arrow_array::{BinaryArray, LargeListArray, ListArray, StringArray, StructArray};
-    use arrow_buffer::OffsetBuffer;
+    use arrow_array::{
+        BinaryArray, BinaryViewArray, LargeListArray, ListArray, StringArray, StructArray,
+    };
+    use arrow_buffer::{NullBuffer, OffsetBuffer};
     use arrow_schema::{Field, Fields};
 
     use super::*;
@@ -246,6 +232,7 @@ mod tests {
         let keys = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Binary));
         for (items, text) in [
             (Arc::clone(&leaf), DataType::Utf8),
+            (cast(&leaf, &DataType::BinaryView).unwrap(), DataType::Utf8View),
             (
                 cast(&leaf, &keys).unwrap(),
                 DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8)),
