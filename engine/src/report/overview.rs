@@ -137,8 +137,9 @@ pub(crate) fn read(directory: &RunDirectory, text: bool) -> Result<Overview> {
     let calibration = manifest.read_calibration(directory)?;
     let summary = manifest.read_summary(directory)?;
     let scores = manifest.scores_directory(directory)?;
+    // A report does not wait for the hub.
     let options =
-        PlanOptions { network: Network::InputOnly, devices_absent: true, ..PlanOptions::default() };
+        PlanOptions { network: Network::Offline, devices_absent: true, ..PlanOptions::default() };
     let plan = crate::plan::read::plan(&directory.root, &Overrides::default(), options);
     let sources = ReportSources {
         directory,
