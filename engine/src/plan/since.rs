@@ -133,7 +133,7 @@ fn warn_filtered_again<'f>(
             format!(
                 "with the name, size and time of a file that `{since}` filtered in another folder"
             ),
-            "if the corpus was moved, move it back (a link does not suffice), or expect these files in both outputs",
+            "if the corpus was moved, move it back (a link does not suffice), or expect these files in both outputs; each commit of a hub data set is another folder",
         ),
         (
             renamed,
