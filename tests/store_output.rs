@@ -119,6 +119,22 @@ fn a_store_without_conditional_writes_is_refused_at_once() {
 }
 
 #[test]
+fn a_store_that_refuses_its_own_versions_ends_the_run() {
+    let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
+    bucket.inject(|_, _| Some(Fault::Unconditional("if-match")));
+    // Leaves its lease.
+    run(&scenario.before, &bucket, &[]).expect(2);
+    bucket.inject(|_, request| {
+        let replaces = request.method == "PUT" && request.headers.contains_key("if-match");
+        replaces.then_some(Fault::Status(412, "PreconditionFailed"))
+    });
+    bucket.take_requests();
+    let refused = run(&scenario.before, &bucket, &[]).expect(4).stderr;
+    assert!(refused.contains("refuses to replace this version"), "{refused}");
+    assert!(bucket.take_requests().len() < 50);
+}
+
+#[test]
 fn a_bucket_holds_the_files_of_a_folder() {
     let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
     bucket.set_page_size(3);

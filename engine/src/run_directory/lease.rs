@@ -41,6 +41,8 @@ const CERTAIN: Duration = Duration::from_secs(10);
 const REMOVAL_DEADLINE: Duration = Duration::from_secs(5);
 /// Interval between reads of another process's lease.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum number of refusals to replace the version that the store returns.
+const MAX_REFUSALS: usize = 5;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct LeaseRecord {
@@ -88,6 +90,7 @@ impl Lease {
             number,
             beats: 0,
         };
+        let mut refused = Vec::new();
         let (version, written) = loop {
             let begun = Instant::now();
             if let Some(mut version) = write(path, &claim, None, RetryPolicy::default())? {
@@ -106,9 +109,16 @@ impl Lease {
             let Some((before, version)) = read(path)? else { continue };
             wait_for_end(path, root, before.as_ref(), &version)?;
             let begun = Instant::now();
-            if let Some(version) = write(path, &claim, Some(version), RetryPolicy::default())? {
+            let replaced = write(path, &claim, Some(version.clone()), RetryPolicy::default())?;
+            if let Some(version) = replaced {
                 break (version, begun);
             }
+            refused.retain(|other| *other == version);
+            refused.push(version);
+            if refused.len() >= MAX_REFUSALS {
+                return Err(irreplaceable(path, root));
+            }
+            std::thread::sleep(POLL_INTERVAL);
         };
         // Tests the condition of replacing an object: replacing a version that never existed must fail.
         let probe = LeaseRecord { number: !claim.number, beats: 1, ..claim.clone() };
@@ -224,6 +234,18 @@ fn is_worth_retrying(error: &StorageError, since: Instant) -> bool {
 /// Returns a version that no object has: an `ETag` that is not a hash of any content, and a generation before all others.
 fn no_version() -> Version {
     Version { e_tag: Some(format!("\"{:032}\"", 0)), version: Some("1".to_owned()) }
+}
+
+/// Error: the store does not replace the version of a lease that it returns.
+fn irreplaceable(path: &Path, root: &Path) -> Failure {
+    let message = format!(
+        "the store of `{}` returns a version of `{}`, but refuses to replace this version",
+        root.display(),
+        path.display()
+    );
+    Diagnostic::error(Blame::Machine, message)
+        .hint("a proxy may change its `ETag` headers: use the store directly, or write to a local folder")
+        .into()
 }
 
 /// Error: the store ignores conditions of writes.
