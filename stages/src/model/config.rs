@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::aux_tensors::aux_tensors;
+use super::catalogue::Catalogue;
 use super::decoder::Decoder;
 use super::families::{self, FirstLayerConfig, ModelScope};
 use super::fields::Fields;
@@ -50,11 +51,12 @@ impl ModelConfig {
         rope_theta: Option<f64>,
         scope: ModelScope,
     ) -> Result<Self, Vec<ModelProblem>> {
-        let unreadable = |problem| {
-            with_remedies(vec![problem], "set `model` to a checkpoint folder with a config.json")
+        let unreadable = |problems| {
+            with_remedies(problems, "set `model` to a checkpoint folder with a config.json")
         };
         let (files, bytes) = open_files(path).map_err(unreadable)?;
-        let map = json_object(&files.folder.join("config.json"), &bytes).map_err(unreadable)?;
+        let map = json_object(&files.folder.join("config.json"), &bytes)
+            .map_err(|problem| unreadable(vec![problem]))?;
         // Decides the BOS.
         tokenizer_config(&files.folder).map_err(|problem| {
             with_remedies(
@@ -262,11 +264,12 @@ struct WeightFiles {
     warnings: Vec<String>,
 }
 
-fn open_files(path: &Path) -> Result<(WeightFiles, Vec<u8>), ModelProblem> {
-    let ModelFiles { folder, gguf } = ModelFiles::find(path)?;
+fn open_files(path: &Path) -> Result<(WeightFiles, Vec<u8>), Vec<ModelProblem>> {
+    let one = |problem| vec![problem];
+    let ModelFiles { folder, gguf } = ModelFiles::find(path).map_err(one)?;
     let path = folder.join("config.json");
     let Some(first) = gguf.first() else {
-        let bytes = read_small_file(&path, MAX_CONFIG_BYTES)?;
+        let bytes = read_small_file(&path, MAX_CONFIG_BYTES).map_err(one)?;
         return Ok((
             WeightFiles {
                 folder,
@@ -278,23 +281,18 @@ fn open_files(path: &Path) -> Result<(WeightFiles, Vec<u8>), ModelProblem> {
             bytes,
         ));
     };
-    let shard = WeightShard::open(&folder, first)?;
-    let architecture = gguf_config::architecture(&shard)?;
-    let mut parts = vec![shard];
-    for name in &gguf[1..] {
-        let part = WeightShard::open(&folder, name);
-        parts.push(part.map_err(|problem| match problem.hint {
-            None => problem.with_hint(INCOMPLETE),
-            Some(_) => problem,
-        })?);
-    }
+    let mut parts = vec![WeightShard::open(&folder, first).map_err(one)?];
+    let architecture = gguf_config::architecture(&parts[0]).map_err(one)?;
+    let others = Catalogue::from_files(&folder, &gguf[1..]);
+    parts.extend(others.map_err(|problems| with_remedies(problems, INCOMPLETE))?.opened);
     let from_header = !path.exists();
     let bytes = if from_header {
-        Value::Object(gguf_config::config(&parts, architecture)?).to_string().into_bytes()
+        let config = gguf_config::config(&parts, architecture).map_err(one)?;
+        Value::Object(config).to_string().into_bytes()
     } else {
-        read_small_file(&path, MAX_CONFIG_BYTES)?
+        read_small_file(&path, MAX_CONFIG_BYTES).map_err(one)?
     };
-    let stated = gguf_config::stated(&parts, architecture)?;
+    let stated = gguf_config::stated(&parts, architecture).map_err(one)?;
     let warnings = gguf_config::warnings(&parts[0], architecture);
     let gguf = Some((gguf, architecture));
     Ok((WeightFiles { folder, gguf, from_header, stated, warnings }, bytes))

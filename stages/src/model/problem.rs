@@ -100,10 +100,10 @@ pub(crate) fn listed<T: AsRef<str>>(names: &[T], max: usize) -> String {
     }
 }
 
-/// Adds default hints to problems without one; `of_checkpoint` to those of a checkpoint.
 /// Hint for a checkpoint without some of its files or tensors.
 pub(crate) const INCOMPLETE: &str = "the download may be incomplete: download the checkpoint again";
 
+/// Adds default hints to problems without one; `of_checkpoint` to those of a checkpoint.
 pub(crate) fn with_remedies(problems: Vec<ModelProblem>, of_checkpoint: &str) -> Vec<ModelProblem> {
     let advised = |problem: ModelProblem| match problem.kind {
         _ if problem.hint.is_some() => problem,
